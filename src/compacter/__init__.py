@@ -1,0 +1,49 @@
+"""Compacter: fine-tune any Hugging Face transformer by training a few hundredths of a percent of
+its parameters, with PEFT.
+
+    import compacter                                    # registers the tuners with PEFT
+    model = compacter.attach(t5, "compacter++", bottleneck=24)
+
+Importing this package imports neither torch nor PEFT; the tuners are registered as soon as PEFT
+is imported, before or after."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from compacter.compatibility import check_versions
+from compacter.peft_import import register_when_peft_is_imported
+
+if TYPE_CHECKING:
+    from compacter.methods.attach import attach
+    from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
+
+try:
+    __version__ = version("compacter-peft")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = ["BitFitConfig", "CompacterConfig", "IntrinsicSAIDConfig", "__version__", "attach"]
+
+_HOMES = {
+    "attach": "compacter.methods.attach",
+    "BitFitConfig": "compacter.tuners",
+    "CompacterConfig": "compacter.tuners",
+    "IntrinsicSAIDConfig": "compacter.tuners",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'compacter' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+check_versions()
+register_when_peft_is_imported()

@@ -1,0 +1,40 @@
+"""The Typer application. Commands import what they need when they run, so that `--help` and
+`methods` answer without importing torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import compacter
+from compacter.cli.methods import methods
+from compacter.cli.params import params
+
+app = typer.Typer(
+    name="compacter",
+    help="Fine-tune transformers by training a few hundredths of a percent of their parameters.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(methods)
+app.command()(params)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"compacter {compacter.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before a command."""

@@ -1,0 +1,47 @@
+"""`compacter methods`: the twelve methods and what each trains."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from compacter.cli.output import console, print_json
+from compacter.methods.table import METHODS
+from compacter.paper import printed_figures
+
+
+def methods(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the methods of the paper, what each trains, and its share of T5-base."""
+    rows = [
+        {
+            "method": method.name,
+            "title": method.title,
+            "trains": method.trains,
+            "settings": dict(method.settings),
+            "paper_percent_t5_base": _paper_percent(method.name, method.n_preference),
+        }
+        for method in METHODS.values()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table(title="Methods", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    table.add_column("trains")
+    table.add_column("% of T5-base\n(paper)", justify="right", no_wrap=True)
+    for row in rows:
+        percent = row["paper_percent_t5_base"]
+        table.add_row(str(row["method"]), str(row["trains"]), f"{percent:g}")
+    console().print(table)
+
+
+def _paper_percent(name: str, n_preference: tuple[int, ...]) -> float:
+    figures = printed_figures("t5-base", name, n_preference[0] if n_preference else None, tasks=8)
+    assert figures is not None, json.dumps(name)
+    return figures["trained_percent"]

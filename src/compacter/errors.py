@@ -1,0 +1,24 @@
+"""One exception type per floor. Each is a ValueError whose message says what was wrong, what was
+found and what would be right; the command line prints it in one line and exits with 2."""
+
+from __future__ import annotations
+
+
+class CompacterError(ValueError):
+    """Any error that the user of this package can put right."""
+
+
+class SettingError(CompacterError):
+    """nn/: a setting that does not fit the mathematics or the model's widths."""
+
+
+class ArchitectureError(CompacterError):
+    """models/: a model that cannot be found, or whose parts cannot be told apart."""
+
+
+class AdapterError(CompacterError):
+    """tuners/: an adapter that cannot be added, merged, saved or loaded."""
+
+
+class MethodError(CompacterError):
+    """methods/: a method that does not exist or does not apply."""

@@ -1,0 +1,53 @@
+"""Models: loading their shape, and finding where attention and feed-forward write back.
+
+`architectures` is the table of known families, `inference` works out the others, `structure` turns
+both into targets for adapters, `modules` sees a model without PEFT's wrappers, and `loading` builds
+a model without its weights.
+"""
+
+from __future__ import annotations
+
+from compacter.models.architectures import ARCHITECTURES, BYPASSES, Architecture, Bypass
+from compacter.models.inference import hidden_size
+from compacter.models.loading import T5_DIMENSIONS, T5Dimensions, skeleton
+from compacter.models.modules import (
+    bare_model,
+    base_modules,
+    input_width,
+    layer_norms,
+    output_width,
+)
+from compacter.models.structure import (
+    POSITIONS,
+    Block,
+    Target,
+    drop_layers,
+    find_blocks,
+    infer_blocks,
+    named_targets,
+    targets_of,
+)
+
+__all__ = [
+    "ARCHITECTURES",
+    "BYPASSES",
+    "POSITIONS",
+    "T5_DIMENSIONS",
+    "Architecture",
+    "Block",
+    "Bypass",
+    "T5Dimensions",
+    "Target",
+    "bare_model",
+    "base_modules",
+    "drop_layers",
+    "find_blocks",
+    "hidden_size",
+    "infer_blocks",
+    "input_width",
+    "layer_norms",
+    "named_targets",
+    "output_width",
+    "skeleton",
+    "targets_of",
+]

@@ -1,0 +1,131 @@
+"""A model's skeleton: every module and shape, no weights, so that counting needs no memory."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, T5Config
+
+from compacter.errors import ArchitectureError
+
+T5_VOCABULARY = 32_100
+"""The paper's count. The published checkpoints round their embeddings up to 32,128 rows."""
+
+
+@dataclass(frozen=True)
+class T5Dimensions:
+    """The sizes that tell the original T5 models apart, under the names of T5Config."""
+
+    d_model: int
+    d_ff: int
+    num_layers: int
+    num_heads: int
+    d_kv: int = 64
+
+
+T5_DIMENSIONS: Mapping[str, T5Dimensions] = MappingProxyType(
+    {
+        "t5-small": T5Dimensions(d_model=512, d_ff=2_048, num_layers=6, num_heads=8),
+        "t5-base": T5Dimensions(d_model=768, d_ff=3_072, num_layers=12, num_heads=12),
+        "t5-large": T5Dimensions(d_model=1_024, d_ff=4_096, num_layers=24, num_heads=16),
+        "t5-3b": T5Dimensions(d_model=1_024, d_ff=16_384, num_layers=24, num_heads=32, d_kv=128),
+        "t5-11b": T5Dimensions(d_model=1_024, d_ff=65_536, num_layers=24, num_heads=128, d_kv=128),
+    }
+)
+
+
+def skeleton(name: str, *, head: str | None = None) -> nn.Module:
+    """The model on the meta device: no weights are loaded, none allocated, tied ones are one.
+
+    `name` is a bare T5 name (`t5-base` or `google-t5/t5-base`, which needs no network), a folder
+    with a config.json, or a model of the hub. `head` names a class of transformers to build
+    (`T5EncoderModel`, `AutoModelForSequenceClassification`) in place of the one in the config.
+    """
+    dimensions = T5_DIMENSIONS.get(name.removeprefix("google-t5/"))
+    if dimensions is not None:
+        config: PreTrainedConfig = T5Config(
+            vocab_size=T5_VOCABULARY,
+            feed_forward_proj="relu",
+            tie_word_embeddings=True,
+            architectures=["T5ForConditionalGeneration"],
+            **asdict(dimensions),
+        )
+    else:
+        config = _config(name)
+    return _build(name, config, head)
+
+
+def _config(name: str) -> PreTrainedConfig:
+    folder = Path(name)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
+        raise ArchitectureError(
+            f"the folder {name!r} holds no config.json (found: {found}); "
+            "expected a model saved with save_pretrained()"
+        )
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except OSError as error:
+        where = "cannot be read" if folder.is_dir() else "is no folder here and no model of the hub"
+        raise ArchitectureError(
+            f"the model {name!r} {where} ({_first_line(error)}); expected a bare T5 name "
+            f"({', '.join(T5_DIMENSIONS)}), a folder with a config.json or a name on the "
+            f"Hugging Face hub{_nearest(name)}"
+        ) from None
+    except (ValueError, StrictDataclassError) as error:
+        raise ArchitectureError(
+            f"the config.json of {name!r} does not describe a model that transformers "
+            f"{transformers.__version__} knows ({_first_line(error)})"
+        ) from None
+    assert isinstance(config, PreTrainedConfig)
+    return config
+
+
+def _build(name: str, config: PreTrainedConfig, head: str | None) -> nn.Module:
+    make = _model_class(config, head)
+    try:
+        with torch.device("meta"):
+            if issubclass(make, PreTrainedModel):
+                return make(config)
+            model = make.from_config(config)
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ArchitectureError(
+            f"{make.__name__} cannot be built from the configuration of {name!r}, "
+            f"model type {config.model_type!r} ({_first_line(error)})"
+        ) from None
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _model_class(config: PreTrainedConfig, head: str | None) -> type[Any]:
+    """The class to build: the one asked for, the one the config names, or the bare model."""
+    named = head or next(iter(config.architectures or ()), "AutoModel")
+    found = getattr(transformers, named, None)
+    if isinstance(found, type) and (issubclass(found, PreTrainedModel) or "Auto" in named):
+        return found
+    if head is not None:
+        raise ArchitectureError(
+            f"head {head!r} is no model class of transformers {transformers.__version__}; "
+            "expected one such as 'T5EncoderModel' or 'AutoModelForSequenceClassification'"
+        )
+    return transformers.AutoModel
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def _nearest(name: str) -> str:
+    bare = name.rsplit("/", 1)[-1].lower()
+    close = difflib.get_close_matches(bare, T5_DIMENSIONS, n=1) if "t5" in bare else []
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,92 @@
+"""The modules of a model as they are without PEFT's wrappers, and what can be read off them.
+
+PEFT is imported where it is needed: importing it registers the tuners, which build on this floor,
+so this floor must be complete by then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+
+def output_width(module: nn.Module) -> int | None:
+    """Width of what a linear layer writes. Quantised layers keep `out_features`; GPT-2's Conv1D
+    calls it `nf`. None for anything else."""
+    return _integer(module, "out_features", "nf")
+
+
+def input_width(module: nn.Module) -> int | None:
+    """Width of what a linear layer reads, or None if the module is not a linear layer."""
+    return _integer(module, "in_features", "nx")
+
+
+def _integer(module: nn.Module, *names: str) -> int | None:
+    for name in names:
+        value = getattr(module, name, None)
+        if isinstance(value, int):
+            return value
+    return None
+
+
+def bare_model(model: nn.Module) -> nn.Module:
+    """The transformer inside a `PeftModel` or a PEFT tuner; any other model as it is."""
+    from peft import PeftModel
+    from peft.tuners.tuners_utils import BaseTuner
+
+    if isinstance(model, PeftModel):
+        model = model.get_base_model()
+    if isinstance(model, BaseTuner):
+        model = model.model
+    return model
+
+
+def base_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Path -> module, in the order of `named_modules()`, as if PEFT had never touched the model.
+
+    A tuner layer stands at its own path for the module it wraps; what it adds is left out. So
+    names found in the bare model stay valid when other adapters are already in it.
+    """
+    return dict(_walk("", bare_model(model), set()))
+
+
+def _walk(path: str, module: nn.Module, seen: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    base = _unwrapped(module)
+    if base is None or base in seen:
+        return
+    seen.add(base)
+    yield path, base
+    for name, child in base.named_children():
+        yield from _walk(f"{path}.{name}" if path else name, child, seen)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module | None:
+    """The innermost module under PEFT's wrappers, or None for one that wraps nothing."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    inner: object = module
+    while isinstance(inner, BaseTunerLayer | AuxiliaryTrainingWrapper):
+        wrapped = "base_layer" if isinstance(inner, BaseTunerLayer) else "original_module"
+        inner = getattr(inner, wrapped, None)
+    return inner if isinstance(inner, nn.Module) else None
+
+
+def layer_norms(model: nn.Module) -> dict[str, nn.Module]:
+    """Every layer norm of the bare model that has something to train, by its path.
+
+    Most families bring a class of their own (T5LayerNorm, LlamaRMSNorm), so the class name counts.
+    """
+    return {
+        path: module
+        for path, module in base_modules(model).items()
+        if is_layer_norm(module) and any(True for _ in module.parameters())
+    }
+
+
+def is_layer_norm(module: nn.Module) -> bool:
+    """Whether a module normalises over the hidden dimension (so neither batch nor group norm)."""
+    named = type(module).__name__.lower().endswith(("layernorm", "rmsnorm"))
+    if not (named or isinstance(module, nn.LayerNorm | nn.RMSNorm)):
+        return False
+    return not any(True for child in module.children() for _ in child.parameters())

@@ -1,0 +1,26 @@
+"""The paper's mathematics in plain torch: projections, the bottleneck adapter, Fastfood."""
+
+from compacter.nn.bottleneck import Bottleneck, bottleneck
+from compacter.nn.fastfood import Fastfood
+from compacter.nn.projections import (
+    LPHM,
+    PHM,
+    Dense,
+    LowRank,
+    Projection,
+    make_projection,
+    slow_weights,
+)
+
+__all__ = [
+    "LPHM",
+    "PHM",
+    "Bottleneck",
+    "Dense",
+    "Fastfood",
+    "LowRank",
+    "Projection",
+    "bottleneck",
+    "make_projection",
+    "slow_weights",
+]

@@ -1,0 +1,44 @@
+"""The bottleneck adapter A(y) = y + U(act(D(y))) (section 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from compacter.errors import SettingError
+from compacter.nn.projections import Projection
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def bottleneck(
+    y: Tensor,
+    down: Projection,
+    activation: Activation,
+    up: Projection,
+    A: Tensor | None = None,
+) -> Tensor:
+    """A(y) = y + U(act(D(y))); `A` are the slow weights where the projections share them."""
+    change: Tensor = up(activation(down(y, A)), A)
+    return y + change
+
+
+class Bottleneck(nn.Module):
+    """The same as a module, for use outside of a transformer."""
+
+    def __init__(
+        self, down: Projection, up: Projection, activation: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        if (down.in_features, down.out_features) != (up.out_features, up.in_features):
+            raise SettingError(
+                f"down projects {down.in_features} -> {down.out_features} and up "
+                f"{up.in_features} -> {up.out_features}; up must lead back"
+            )
+        self.down = down
+        self.activation = nn.GELU("tanh") if activation is None else activation
+        self.up = up
+
+    def forward(self, y: Tensor, A: Tensor | None = None) -> Tensor:
+        return bottleneck(y, self.down, self.activation, self.up, A)

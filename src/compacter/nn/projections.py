@@ -1,0 +1,216 @@
+"""The four kinds of projection y = x W + b that an adapter can be made of.
+
+Every projection keeps the paper's orientation, W in R^{in x out}, and its letters:
+
+    dense      W                                        in * out numbers
+    low-rank   W = s t                                  r (in + out)
+    PHM        W = sum_i A_i (x) B_i            (eq. 4)   in * out / n + n^3
+    LPHM       W = sum_i A_i (x) (s_i t_i^T)    (eq. 5)   r (in + out), + n^3 if A is not shared
+
+A projection whose slow weights A are shared does not own them: whoever calls it hands them in,
+so that one A can serve all layers without being registered in any of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from compacter.errors import SettingError
+
+ProjectionKind = Literal["dense", "low-rank", "phm", "lphm"]
+
+DENSE_STD = 0.01
+OWN_A_STD = 0.01
+SHARED_A_STD = 1e-4
+
+
+def slow_weights(n: int, std: float = SHARED_A_STD) -> nn.Parameter:
+    """A: the n matrices A_i in R^{n x n}, drawn from N(0, std^2)."""
+    _require_positive("n", n)
+    return nn.Parameter(torch.randn(n, n, n) * std)
+
+
+def kronecker_sum(A: Tensor, B: Tensor) -> Tensor:
+    """sum_i A_i (x) B_i for A in R^{n x a x b} and B in R^{n x p x q}, without the n terms:
+    entry (a p', b q') of the sum is the inner product over i of A_i[a, b] and B_i[p', q']."""
+    (n, a, b), (_, p, q) = A.shape, B.shape
+    product = A.reshape(n, a * b).t() @ B.reshape(n, p * q)
+    return product.reshape(a, b, p, q).permute(0, 2, 1, 3).reshape(a * p, b * q)
+
+
+class Projection(nn.Module, ABC):
+    """y = x W + b, where W is `matrix(A)`."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
+        super().__init__()
+        _require_positive("in_features", in_features)
+        _require_positive("out_features", out_features)
+        self.in_features = in_features
+        self.out_features = out_features
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+
+    @abstractmethod
+    def matrix(self, A: Tensor | None = None) -> Tensor:
+        """W in R^{in x out}; `A` are the shared slow weights where there are any."""
+
+    def forward(self, x: Tensor, A: Tensor | None = None) -> Tensor:
+        return nn.functional.linear(x, self.matrix(A).t(), self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features} -> {self.out_features}, bias={self.bias is not None}"
+
+
+class Dense(Projection):
+    """W itself, drawn from N(0, 0.01^2)."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.W = nn.Parameter(torch.randn(in_features, out_features) * DENSE_STD)
+
+    def matrix(self, A: Tensor | None = None) -> Tensor:
+        return self.W
+
+
+class LowRank(Projection):
+    """W = s t of rank r."""
+
+    def __init__(
+        self, in_features: int, out_features: int, *, rank: int = 1, bias: bool = True
+    ) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        _require_positive("rank", rank)
+        self.s = nn.Parameter(_glorot(1, in_features, rank)[0])
+        self.t = nn.Parameter(_glorot(1, rank, out_features)[0])
+
+    def matrix(self, A: Tensor | None = None) -> Tensor:
+        return self.s @ self.t
+
+
+class _Hypercomplex(Projection):
+    """What PHM and LPHM have in common: n, and slow weights of their own or shared ones."""
+
+    A: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        n: int,
+        shared_A: bool,
+        A_std: float,
+        bias: bool,
+    ) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        require_divisible(n, in_features=in_features, out_features=out_features)
+        self.n = n
+        self.A = None if shared_A else slow_weights(n, A_std)
+
+    def slow(self, A: Tensor | None) -> Tensor:
+        if (A is None) == (self.A is None):
+            wanted = "its own" if self.A is not None else "shared"
+            given = "none were given" if A is None else "others were given"
+            raise SettingError(f"this projection uses {wanted} slow weights A, but {given}")
+        slow = self.A if A is None else A
+        assert slow is not None
+        return slow
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, n={self.n}, shared_A={self.A is None}"
+
+
+class PHM(_Hypercomplex):
+    """W = sum_i A_i (x) B_i with B_i in R^{in/n x out/n} (eq. 4)."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        n: int = 4,
+        shared_A: bool = False,
+        A_std: float = OWN_A_STD,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_features, out_features, n=n, shared_A=shared_A, A_std=A_std, bias=bias)
+        self.B = nn.Parameter(_glorot(n, in_features // n, out_features // n))
+
+    def matrix(self, A: Tensor | None = None) -> Tensor:
+        return kronecker_sum(self.slow(A), self.B)
+
+
+class LPHM(_Hypercomplex):
+    """W = sum_i A_i (x) s_i t_i^T with s_i in R^{in/n x r}, t_i^T in R^{r x out/n} (eq. 5)."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        n: int = 4,
+        rank: int = 1,
+        shared_A: bool = True,
+        A_std: float = OWN_A_STD,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(in_features, out_features, n=n, shared_A=shared_A, A_std=A_std, bias=bias)
+        _require_positive("rank", rank)
+        self.s = nn.Parameter(_glorot(n, in_features // n, rank))
+        self.t = nn.Parameter(_glorot(n, rank, out_features // n))
+
+    def matrix(self, A: Tensor | None = None) -> Tensor:
+        return kronecker_sum(self.slow(A), self.s @ self.t)
+
+
+def make_projection(
+    kind: ProjectionKind,
+    in_features: int,
+    out_features: int,
+    *,
+    n: int = 4,
+    rank: int = 1,
+    shared_A: bool = True,
+    A_std: float = OWN_A_STD,
+    bias: bool = True,
+) -> Projection:
+    """The projection of that kind; settings that the kind does not have are not looked at, and
+    `A_std` only where A is not shared."""
+    widths = (in_features, out_features)
+    makers: dict[str, Callable[[], Projection]] = {
+        "dense": lambda: Dense(*widths, bias=bias),
+        "low-rank": lambda: LowRank(*widths, rank=rank, bias=bias),
+        "phm": lambda: PHM(*widths, n=n, shared_A=shared_A, A_std=A_std, bias=bias),
+        "lphm": lambda: LPHM(*widths, n=n, rank=rank, shared_A=shared_A, A_std=A_std, bias=bias),
+    }
+    if kind not in makers:
+        raise SettingError(f"projection={kind!r} is unknown; choose one of {', '.join(makers)}")
+    return makers[kind]()
+
+
+def require_divisible(n: int, **widths: int) -> None:
+    """n must divide every width; the error names the values of n that would."""
+    _require_positive("n", n)
+    for name, width in widths.items():
+        if width % n:
+            common = math.gcd(*widths.values())
+            fitting = ", ".join(str(m) for m in range(1, common + 1) if common % m == 0)
+            raise SettingError(f"n={n} does not divide {name}={width}; n could be {fitting}")
+
+
+def _require_positive(setting: str, value: int) -> None:
+    if value < 1:
+        raise SettingError(f"{setting}={value} is too small; it must be at least 1")
+
+
+def _glorot(count: int, rows: int, columns: int) -> Tensor:
+    """`count` matrices, each Glorot-uniform with gain sqrt(2) by its own rows and columns."""
+    bound = math.sqrt(2.0) * math.sqrt(6.0 / (rows + columns))
+    return torch.empty(count, rows, columns).uniform_(-bound, bound)

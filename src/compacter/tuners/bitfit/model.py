@@ -1,0 +1,93 @@
+"""The tuner of BitFit."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from compacter.errors import AdapterError, ArchitectureError
+from compacter.models import (
+    base_modules,
+    find_blocks,
+    layer_norms,
+    named_targets,
+    output_width,
+)
+from compacter.models.output_layer import output_layer
+from compacter.tuners.bitfit.config import BitFitConfig
+from compacter.tuners.bitfit.layer import BitFitLayer, bias_width
+from compacter.tuners.tuner import Plan, Tuner, saved_whole_paths
+
+
+class BitFitModel(Tuner):
+    """A learned bias on the output of every module that has, or is given, one."""
+
+    prefix = "bitfit_"
+    shared_kinds = ("output_weight", "output_bias")
+    output_layer_cls = BitFitLayer
+
+    def plan(self, model: nn.Module, config: BitFitConfig) -> Plan:
+        plan = Plan()
+        modules = base_modules(model)
+        elsewhere = saved_whole_paths(model, config)
+        for path in self._paths(model, modules, config):
+            width = bias_width(modules[path])
+            if path not in elsewhere and width is not None:
+                plan.layers[path] = BitFitLayer
+                plan.own[path] = {"bitfit_bias": (width,)}
+        if config.tune_output_layer:
+            self.plan_output_layer(plan, model)
+        return plan
+
+    def shared_parameters(self, config: BitFitConfig, plan: Plan) -> dict[str, nn.Parameter]:
+        return {}
+
+    def _paths(
+        self, model: nn.Module, modules: dict[str, nn.Module], config: BitFitConfig
+    ) -> list[str]:
+        if config.target_modules is not None:
+            return [target.path for target in named_targets(model, config.target_modules)]
+        existing = [
+            path
+            for path, module in modules.items()
+            if module._parameters.get("bias") is not None and bias_width(module) is not None
+        ]
+        if config.biases == "existing" and not existing:
+            raise ArchitectureError(
+                f"biases='existing', but {type(model).__name__} has no biases; "
+                "set biases='added' to give it some"
+            )
+        if config.biases == "existing" or (config.biases == "auto" and existing):
+            return existing
+        return self._linears_and_norms_of_blocks(model, modules) + self._output_path(model)
+
+    def _linears_and_norms_of_blocks(
+        self, model: nn.Module, modules: dict[str, nn.Module]
+    ) -> list[str]:
+        norms = layer_norms(model)
+        blocks = tuple(f"{block.path}." for block in find_blocks(model, positions=()))
+        return [
+            path
+            for path, module in modules.items()
+            if path.startswith(blocks) and (path in norms or output_width(module) is not None)
+        ]
+
+    def _output_path(self, model: nn.Module) -> list[str]:
+        try:
+            return [next(iter(output_layer(model)))]
+        except ArchitectureError:  # a model without one, such as an encoder
+            return []
+
+    def _check_merge_allowed(self) -> None:
+        homeless = [
+            name
+            for name, module in self.model.named_modules()
+            if isinstance(module, BitFitLayer)
+            and set(self.active_adapters) & set(module.bitfit_bias)
+            and getattr(module.base_layer, "bias", None) is None
+        ]
+        if homeless:
+            raise AdapterError(
+                f"this adapter cannot be merged: {len(homeless)} of its biases belong to modules "
+                f"that have none to take them, {homeless[0]} for one; use unload() to get the base "
+                "model back"
+            )

@@ -1,0 +1,208 @@
+"""What every tuner layer of this package is: a wrapper around one module of the base model, and,
+once per model, a container for the parameters that several of those wrappers share.
+
+PEFT's generic loops freeze, switch, save, load and delete both, because both are its
+`BaseTunerLayer`. One place says which adapter is active: the container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from compacter.errors import AdapterError
+
+
+class SwitchableLayer(BaseTunerLayer):
+    """One adapter at a time is active, and an adapter that was frozen stays frozen."""
+
+    merged_adapters: list[str]
+    _frozen: bool = False
+
+    if TYPE_CHECKING:  # what BaseTunerLayer has, which is not typed
+        active_adapters: list[str]
+
+        def _move_adapter_to_device_of_base_layer(self, adapter_name: str) -> None: ...
+
+    def set_adapter(self, adapter_names: str | list[str], inference_mode: bool = False) -> None:
+        names = [adapter_names] if isinstance(adapter_names, str) else list(adapter_names)
+        if len(names) > 1:
+            raise AdapterError(
+                f"{len(names)} adapters were set active ({', '.join(names)}); adapters of this "
+                "kind are not linear and cannot be added up: set one"
+            )
+        super().set_adapter(names, inference_mode=inference_mode)
+        self._frozen = inference_mode
+
+    def enable_adapters(self, enabled: bool) -> None:
+        """As PEFT's, which however makes a frozen adapter trainable when it is enabled again."""
+        if enabled:
+            self.set_adapter(self.active_adapters, inference_mode=self._frozen)
+            self._disable_adapters = False
+        else:
+            super().enable_adapters(False)
+
+    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
+        """Nothing to add to the base model, but the layer counts as merged from now on."""
+        self.merged_adapters = list(adapter_names or self.active_adapters)
+
+    def unmerge(self) -> None:
+        self.merged_adapters = []
+
+
+class SharedParameters(SwitchableLayer, nn.Module):
+    """The parameters of an adapter that belong to no single layer: slow weights A, the weight of
+    a tuned output layer, the theta of Intrinsic-SAID.
+
+    It is a child of the base model's root, so that PEFT finds it; the layers keep a reference
+    that is not registered, so that its parameters exist once. The reference is to the container,
+    never to a parameter, and so survives loading, deleting, `deepcopy`, pickling and `.to()`."""
+
+    NAME = "shared_parameters"
+
+    def __init__(self, prefix: str, kinds: Sequence[str], anchor: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.prefix = prefix
+        self.adapters: list[str] = []
+        self.merged_adapters = []
+        self._anchor = (anchor,)
+        self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
+        for name in self.adapter_layer_names:
+            setattr(self, name, nn.ParameterDict())
+
+    def add(self, adapter: str, parameters: dict[str, nn.Parameter]) -> None:
+        if adapter not in self.adapters:
+            self.adapters.append(adapter)
+        for kind, parameter in parameters.items():
+            self._kind(kind)[adapter] = parameter
+        self._move_adapter_to_device_of_base_layer(adapter)
+
+    def get(self, kind: str, adapter: str) -> Tensor | None:
+        parameter: Tensor | None = self._kind(kind).get(adapter)
+        return parameter
+
+    @property
+    def active(self) -> str | None:
+        """The adapter that takes part in a forward pass, if any."""
+        names = self.active_adapters
+        usable = names and not self.disable_adapters and not self.merged
+        return names[0] if usable and names[0] in self.adapters else None
+
+    def get_base_layer(self) -> nn.Module:
+        """A module of the base model: tells PEFT the device and dtype to put parameters on."""
+        return self._anchor[0]
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        if adapter_name in self.adapters:
+            self.adapters.remove(adapter_name)
+        super().delete_adapter(adapter_name)
+
+    def _kind(self, kind: str) -> nn.ParameterDict:
+        parameters: nn.ParameterDict = getattr(self, f"{self.prefix}{kind}")
+        return parameters
+
+    def _get_available_adapters(self) -> set[str]:
+        return set(self.adapters)
+
+    def _all_available_adapter_names(self) -> list[str]:
+        return sorted(self.adapters)
+
+
+OUTPUT_KINDS = {"weight": "output_weight", "bias": "output_bias"}
+
+
+class TunerLayer(SwitchableLayer, nn.Module):
+    """A wrapped module of the base model. On its own it only lets the module use the weights of
+    a tuned output layer; subclasses add to its output."""
+
+    def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
+        nn.Module.__init__(self)
+        self.base_layer = base_layer
+        self.merged_adapters = []
+        self._shared = (shared,)  # in a tuple: not registered as a child
+        self._uses_output_weights = False
+        self._owns_output_weights = False
+        self._replaced: dict[str, Tensor] = {}
+
+    @property
+    def shared(self) -> SharedParameters:
+        return self._shared[0]
+
+    def add_adapter(self, adapter: str, config: Any) -> None:
+        """Create this layer's own parameters of the adapter."""
+
+    def use_output_weights(self, *, owner: bool) -> None:
+        """Use the adapter's weights of the output layer; of all modules that are tied together
+        one, the owner, merges them into the base model."""
+        self._uses_output_weights = True
+        self._owns_output_weights = owner
+
+    def adapt(self, adapter: str, output: Tensor) -> Tensor:
+        """What the adapter makes of the base layer's output."""
+        return output
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        adapter = self.shared.active
+        if adapter is None:
+            output: Tensor = self.base_layer(*args, **kwargs)
+            return output
+        return self.adapt(adapter, self._base_output(adapter, *args, **kwargs))
+
+    def _base_output(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
+        tuned = self._tuned_weights(adapter)
+        output: Tensor
+        if tuned:
+            output = functional_call(self.base_layer, tuned, args, kwargs)
+        else:
+            output = self.base_layer(*args, **kwargs)
+        return output
+
+    def _tuned_weights(self, adapter: str) -> dict[str, Tensor]:
+        """The adapter's weights of the output layer, in the dtype of the base layer's own."""
+        if not self._uses_output_weights:
+            return {}
+        found = {
+            name: self.shared.get(kind, adapter)
+            for name, kind in OUTPUT_KINDS.items()
+            if getattr(self.base_layer, name, None) is not None
+        }
+        return {
+            name: tensor.to(getattr(self.base_layer, name).dtype)
+            for name, tensor in found.items()
+            if tensor is not None
+        }
+
+    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
+        super().merge(safe_merge, adapter_names)
+        for adapter in self.merged_adapters if self._owns_output_weights else []:
+            for name, tuned in self._tuned_weights(adapter).items():
+                parameter = getattr(self.base_layer, name)
+                self._replaced[name] = parameter.data.clone()
+                parameter.data.copy_(tuned)
+
+    def unmerge(self) -> None:
+        for name, original in self._replaced.items():
+            getattr(self.base_layer, name).data.copy_(original)
+        self._replaced = {}
+        super().unmerge()
+
+    def __getattr__(self, name: str) -> Any:
+        """Attributes of the wrapped module (`in_features`, `eps`, `num_embeddings`, ...) can be
+        read from the wrapper, as model code does."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "base_layer":
+                raise
+            return getattr(self.base_layer, name)
+
+
+def in_dtype_of(parameter: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """compute(x) in the parameter's dtype (float32 under a half-precision base), as x's dtype."""
+    if x.dtype == parameter.dtype or torch.is_autocast_enabled(x.device.type):
+        return compute(x)
+    return compute(x.to(parameter.dtype)).to(x.dtype)

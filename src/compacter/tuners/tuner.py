@@ -1,0 +1,227 @@
+"""The part of a PEFT tuner that the three tuners of this package share.
+
+A tuner first makes a plan, a pure function of model and configuration: which module gets which
+layer, and the shape of every tensor that will be saved. All errors are found while planning, so
+that a model is either changed as planned or not at all."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from peft import PeftConfig
+from peft.tuners.tuners_utils import BaseTuner
+from torch import Tensor, nn
+
+from compacter.errors import AdapterError
+from compacter.models import base_modules
+from compacter.models.output_layer import output_layer
+from compacter.tuners.config import AdapterConfig
+from compacter.tuners.files import MODEL_PREFIX, Shapes, check_shapes
+from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
+from compacter.tuners.names import check_adapter_name
+
+
+@dataclass
+class Plan:
+    """What an adapter does to a model."""
+
+    layers: dict[str, type[TunerLayer]] = field(default_factory=dict)
+    """Module path -> the layer that wraps it."""
+    own: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Module path -> name -> shape of the parameters that the layer at that path has."""
+    shared: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Kind -> shape of the parameters that the layers share."""
+    output: dict[str, nn.Module] = field(default_factory=dict)
+    """Path -> module of the output layer, first, and of what is tied to it, if it is tuned."""
+
+    def shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
+        """Every tensor of the adapter, by its name in a saved file."""
+        own = {
+            f"{MODEL_PREFIX}{path}.{name}": shape
+            for path, parameters in self.own.items()
+            for name, shape in parameters.items()
+        }
+        shared = {
+            f"{MODEL_PREFIX}{SharedParameters.NAME}.{prefix}{kind}": shape
+            for kind, shape in self.shared.items()
+        }
+        return own | shared
+
+
+class Tuner(BaseTuner):
+    """Wraps the planned modules and puts the container for shared parameters at the root."""
+
+    tuner_layer_cls = SwitchableLayer
+    target_module_mapping: ClassVar[dict[str, list[str]]] = {}
+    shared_kinds: ClassVar[tuple[str, ...]]
+    output_layer_cls: ClassVar[type[TunerLayer]] = TunerLayer
+
+    @abstractmethod
+    def plan(self, model: nn.Module, config: Any) -> Plan:
+        """Which modules to wrap, and all shapes; raises if model and settings do not fit."""
+
+    @abstractmethod
+    def shared_parameters(self, config: Any, plan: Plan) -> dict[str, nn.Parameter]:
+        """New shared parameters of an adapter, by kind, without those of the output layer."""
+
+    def plan_output_layer(self, plan: Plan, model: nn.Module) -> None:
+        plan.output = output_layer(model)
+        head = next(iter(plan.output.values()))
+        for name, kind in OUTPUT_KINDS.items():
+            parameter = head._parameters.get(name)
+            if parameter is not None:
+                plan.shared[kind] = tuple(parameter.shape)
+        for path in plan.output:
+            plan.layers.setdefault(path, self.output_layer_cls)
+
+    # What PEFT calls
+
+    def inject_adapter(
+        self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any
+    ) -> None:
+        config: AdapterConfig = self.peft_config[adapter_name]
+        check_adapter_name(adapter_name, model, self.prefix)
+        plan = self.plan(model, config)
+        if config.stored is not None:
+            expected = plan.shapes(self.prefix) | _saved_whole(model, config, config.stored)
+            check_shapes(expected, config.stored, config.origin)
+            config.__dict__.pop("stored")
+        self._plan = plan
+        super().inject_adapter(model, adapter_name, *args, **kwargs)
+
+    def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:  # type: ignore[type-arg]
+        return peft_config
+
+    def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:
+        return key in self._plan.layers
+
+    def _create_and_replace(
+        self,
+        peft_config: PeftConfig,
+        adapter_name: str,
+        target: nn.Module,
+        target_name: str,
+        parent: nn.Module,
+        current_key: str,
+        parameter_name: str | None = None,
+    ) -> None:
+        shared = self._container(target)
+        if adapter_name not in shared.adapters:
+            shared.add(adapter_name, self._new_shared_parameters(peft_config))
+        layer_cls = self._plan.layers[current_key]
+        layer = target if isinstance(target, TunerLayer) else layer_cls(target, shared)
+        if not isinstance(layer, layer_cls):
+            raise AdapterError(
+                f"{current_key} is a {type(layer).__name__} for another adapter and cannot become "
+                f"a {layer_cls.__name__} too; adapt the model with one of the two"
+            )
+        if current_key in self._plan.own:
+            layer.add_adapter(adapter_name, peft_config)
+            layer._move_adapter_to_device_of_base_layer(adapter_name)
+        if current_key in self._plan.output:
+            layer.use_output_weights(owner=current_key == next(iter(self._plan.output)))
+        if layer is not target:
+            self._replace_module(parent, target_name, layer, target)
+
+    def _replace_module(
+        self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module
+    ) -> None:
+        setattr(parent, child_name, new_module)
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        """As PEFT's, where each layer picks the next active adapter among its own; layers need
+        not all have the same adapters here (dropped layers), so one is picked for all."""
+        was_active = adapter_name in self.active_adapters
+        super().delete_adapter(adapter_name)
+        if was_active and self.peft_config:
+            successor = min(self.peft_config)
+            frozen = self.peft_config[successor].inference_mode
+            self.set_adapter(successor, inference_mode=frozen)
+
+    def _unload_and_optionally_merge(
+        self,
+        merge: bool = True,
+        progressbar: bool = False,
+        safe_merge: bool = False,
+        adapter_names: list[str] | None = None,
+    ) -> nn.Module:
+        if merge:
+            self._check_merge_allowed()
+        names = [name for name, m in self.model.named_modules() if isinstance(m, TunerLayer)]
+        for name in reversed(names):  # a layer inside another one is out of PEFT's sight
+            layer = self.model.get_submodule(name)
+            assert isinstance(layer, TunerLayer)
+            if merge:
+                layer.merge(safe_merge=safe_merge, adapter_names=adapter_names)
+            parent, _, child = name.rpartition(".")
+            setattr(self.model.get_submodule(parent), child, layer.base_layer)
+        if hasattr(self.model, SharedParameters.NAME):
+            delattr(self.model, SharedParameters.NAME)
+        result: nn.Module = super()._unload_and_optionally_merge(merge=False)  # other wrappers
+        return result
+
+    @classmethod
+    def _remap_adapter_state_dict_for_load(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """As PEFT's, which loads what fits and warns of the rest; an adapter is whole or refused,
+        and nothing of it is copied before that is known."""
+        remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
+            model, config, adapter_name, state_dict
+        )
+        own = {
+            name: tuple(tensor.shape)
+            for name, tensor in model.state_dict().items()
+            if f".{cls.prefix}" in name and adapter_name in name.split(".")
+        }
+        found = {n: tuple(t.shape) for n, t in remapped.items() if f".{cls.prefix}" in n}
+        check_shapes(own, found, "the given tensors")
+        return remapped
+
+    def _container(self, anchor: nn.Module) -> SharedParameters:
+        shared = getattr(self.model, SharedParameters.NAME, None)
+        if shared is None:
+            base = anchor.get_base_layer() if isinstance(anchor, TunerLayer) else anchor
+            shared = SharedParameters(self.prefix, self.shared_kinds, base)
+            self.model.add_module(SharedParameters.NAME, shared)
+        assert isinstance(shared, SharedParameters)
+        return shared
+
+    def _new_shared_parameters(self, config: PeftConfig) -> dict[str, nn.Parameter]:
+        parameters = self.shared_parameters(config, self._plan)
+        if self._plan.output:
+            head = next(iter(self._plan.output.values()))
+            for name, kind in OUTPUT_KINDS.items():
+                if kind in self._plan.shared:
+                    parameters[kind] = nn.Parameter(getattr(head, name).detach().clone())
+        return parameters
+
+
+def meta_shapes(module: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of a module's parameters, as saved under the attribute `name`."""
+    return {f"{name}.{key}": tuple(tensor.shape) for key, tensor in module.state_dict().items()}
+
+
+def saved_whole_paths(model: nn.Module, config: AdapterConfig) -> set[str]:
+    """Paths of all modules that PEFT trains and saves whole, and of everything inside them."""
+    names = config.modules_to_save or []
+    roots = {path for path in base_modules(model) if any(_ends_with(path, name) for name in names)}
+    return {p for p in base_modules(model) if any(p == r or p.startswith(f"{r}.") for r in roots)}
+
+
+def _ends_with(path: str, name: str) -> bool:
+    return path == name or path.endswith(f".{name}")
+
+
+def _saved_whole(
+    model: nn.Module, config: AdapterConfig, stored: Shapes
+) -> dict[str, tuple[int, ...]]:
+    """The expected shapes of stored tensors that belong to modules saved whole (heads)."""
+    modules = base_modules(model)
+    shapes = {}
+    for path in saved_whole_paths(model, config):
+        for name, parameter in modules[path].named_parameters(recurse=False):
+            shapes[f"{MODEL_PREFIX}{path}.{name}"] = tuple(parameter.shape)
+    return shapes
