@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
@@ -31,30 +32,9 @@ _CROSS = re.compile(
 )
 _EXPERTS = re.compile(r"expert|(^|_)moe(_|$)", re.IGNORECASE)
 _READS = re.compile(r"qkv|(^|_)(w?[qkv]|query|key|value|in|pos|g|gate)(\d|_|$)", re.IGNORECASE)
-_WRITES = frozenset(
-    [
-        "o",
-        "o_proj",
-        "o_lin",
-        "o_net",
-        "out",
-        "out_proj",
-        "out_lin",
-        "out_linear",
-        "output",
-        "output_proj",
-        "output_linear",
-        "c_proj",
-        "dense",
-        "fc_out",
-        "linear_out",
-        "proj",
-        "proj_out",
-        "projection",
-        "to_out",
-        "wo",
-        "w_o",
-    ]
+_WRITES = re.compile(
+    r"(o|out|output)(_(proj|lin|linear|net))?|((c|fc|linear|proj|to)_)?(out|proj)"
+    r"|projection|dense|w_?o"
 )
 _HIDDEN_SIZES = ("hidden_size", "d_model", "n_embd", "dim")
 
@@ -134,7 +114,8 @@ def infer_attention(modules: Modules, block: str, hidden: int) -> str:
         and output_width(modules[f"{block}.{path}"]) == hidden
     ]
     writing = [path for path in wide if not _READS.search(_name(path))]
-    certain = len(writing) == 1 and (len(wide) == 1 or _name(writing[0]) in _WRITES)
+    named = [path for path in writing if len(wide) == 1 or _WRITES.fullmatch(_name(path))]
+    certain = len(writing) == len(named) == 1
     return _one(block, "attention", writing or wide, hidden, certain=certain)
 
 
@@ -203,10 +184,8 @@ def _norm_widths(modules: Modules, block: str) -> set[int]:
 
 
 def _configured_size(config: Any) -> int | None:
-    try:
+    with suppress(AttributeError, ValueError):
         config = config.get_text_config()
-    except (AttributeError, ValueError):
-        pass
     for name in _HIDDEN_SIZES:
         size = config.get(name) if isinstance(config, dict) else getattr(config, name, None)
         if isinstance(size, int):

@@ -13,7 +13,7 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, T5Config
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, T5Config
 
 from compacter.errors import ArchitectureError
 
@@ -75,7 +75,11 @@ def _config(name: str) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except OSError as error:
-        where = "cannot be read" if folder.is_dir() else "is no folder here and no model of the hub"
+        where = (
+            "cannot be read"
+            if folder.is_dir()
+            else "is no folder here and was not read from the hub"
+        )
         raise ArchitectureError(
             f"the model {name!r} {where} ({_first_line(error)}); expected a bare T5 name "
             f"({', '.join(T5_DIMENSIONS)}), a folder with a config.json or a name on the "
@@ -94,9 +98,7 @@ def _build(name: str, config: PreTrainedConfig, head: str | None) -> nn.Module:
     make = _model_class(config, head)
     try:
         with torch.device("meta"):
-            if issubclass(make, PreTrainedModel):
-                return make(config)
-            model = make.from_config(config)
+            model = make(config) if issubclass(make, PreTrainedModel) else make.from_config(config)
     except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArchitectureError(
             f"{make.__name__} cannot be built from the configuration of {name!r}, "
@@ -106,7 +108,7 @@ def _build(name: str, config: PreTrainedConfig, head: str | None) -> nn.Module:
     return model
 
 
-def _model_class(config: PreTrainedConfig, head: str | None) -> type[Any]:
+def _model_class(config: PreTrainedConfig, head: str | None) -> Any:
     """The class to build: the one asked for, the one the config names, or the bare model."""
     named = head or next(iter(config.architectures or ()), "AutoModel")
     found = getattr(transformers, named, None)
@@ -117,7 +119,7 @@ def _model_class(config: PreTrainedConfig, head: str | None) -> type[Any]:
             f"head {head!r} is no model class of transformers {transformers.__version__}; "
             "expected one such as 'T5EncoderModel' or 'AutoModelForSequenceClassification'"
         )
-    return transformers.AutoModel
+    return AutoModel
 
 
 def _first_line(error: Exception) -> str:

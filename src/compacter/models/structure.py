@@ -63,16 +63,16 @@ class Target:
 def find_blocks(model: nn.Module, positions: Sequence[str] = POSITIONS) -> tuple[Block, ...]:
     """The blocks of a model, from the table of architectures if it is there, else by inference."""
     modules = base_modules(model)
-    for model_type, bypass in _bypasses(modules).items():
+    for family, bypass in _bypasses(modules).items():
         raise ArchitectureError(
-            f"a model of type {model_type!r} cannot be adapted as a whole: {bypass.reason}, so an "
+            f"a model of type {family!r} cannot be adapted as a whole: {bypass.reason}, so an "
             f"adapter there would never run; {BY_HAND}, leaving out {', '.join(bypass.modules)}"
         )
-    model_type = getattr(getattr(bare_model(model), "config", None), "model_type", None)
-    if model_type not in ARCHITECTURES:
+    family = _model_type(bare_model(model))
+    if family not in ARCHITECTURES:
         return infer_blocks(model, positions)
-    architecture = ARCHITECTURES[model_type]
-    stacks = _known_stacks(modules, architecture, model_type)
+    architecture = ARCHITECTURES[family]
+    stacks = _known_stacks(modules, architecture, family)
     return _blocks(
         modules,
         stacks,
@@ -183,7 +183,7 @@ def _blocks(
 
 
 def _known_stacks(
-    modules: Modules, architecture: Architecture, model_type: str
+    modules: Modules, architecture: Architecture, family: str
 ) -> dict[str, tuple[str, ...]]:
     lists = [path for path, module in modules.items() if isinstance(module, nn.ModuleList)]
     stacks = {
@@ -193,7 +193,7 @@ def _known_stacks(
     }
     if not stacks:
         raise ArchitectureError(
-            f"a model of type {model_type!r} should keep its blocks in "
+            f"a model of type {family!r} should keep its blocks in "
             f"{' or '.join(architecture.stacks)}, found {', '.join(lists[:5]) or 'no list'}; "
             f"{BY_HAND}"
         )
@@ -234,11 +234,14 @@ def _bypasses(modules: Modules) -> dict[str, Bypass]:
     """The bypasses of all models inside the model (a speech encoder in an encoder-decoder)."""
     found: dict[str, Bypass] = {}
     for module in modules.values():
-        config = getattr(module, "config", None)
-        bypass = BYPASSES.get(getattr(config, "model_type", ""))
-        if bypass is not None and bypass.when(config):
-            found[config.model_type] = bypass
+        family = _model_type(module)
+        if family in BYPASSES and BYPASSES[family].when(module.config):
+            found[family] = BYPASSES[family]
     return found
+
+
+def _model_type(module: nn.Module) -> str:
+    return str(getattr(getattr(module, "config", None), "model_type", ""))
 
 
 def _matches(modules: Modules, name: str, *, is_pattern: bool) -> list[str]:

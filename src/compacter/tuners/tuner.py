@@ -128,7 +128,9 @@ class Tuner(BaseTuner):
     def _replace_module(
         self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module
     ) -> None:
-        setattr(parent, child_name, new_module)
+        """A parent may be wrapped itself, by a layer that looks like the module it wraps."""
+        owner = parent.base_layer if isinstance(parent, TunerLayer) else parent
+        setattr(owner, child_name, new_module)
 
     def delete_adapter(self, adapter_name: str) -> None:
         """As PEFT's, where each layer picks the next active adapter among its own; layers need
@@ -156,7 +158,7 @@ class Tuner(BaseTuner):
             if merge:
                 layer.merge(safe_merge=safe_merge, adapter_names=adapter_names)
             parent, _, child = name.rpartition(".")
-            setattr(self.model.get_submodule(parent), child, layer.base_layer)
+            self._replace_module(self.model.get_submodule(parent), child, layer.base_layer, layer)
         if hasattr(self.model, SharedParameters.NAME):
             delattr(self.model, SharedParameters.NAME)
         result: nn.Module = super()._unload_and_optionally_merge(merge=False)  # other wrappers
@@ -205,14 +207,12 @@ def meta_shapes(module: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
 
 
 def saved_whole_paths(model: nn.Module, config: AdapterConfig) -> set[str]:
-    """Paths of all modules that PEFT trains and saves whole, and of everything inside them."""
-    names = config.modules_to_save or []
-    roots = {path for path in base_modules(model) if any(_ends_with(path, name) for name in names)}
-    return {p for p in base_modules(model) if any(p == r or p.startswith(f"{r}.") for r in roots)}
-
-
-def _ends_with(path: str, name: str) -> bool:
-    return path == name or path.endswith(f".{name}")
+    """Paths of all modules that PEFT trains and saves whole, and of everything inside them. PEFT
+    takes every module whose path ends with one of the names: "classifier" is "pre_classifier" too."""
+    names = tuple(config.modules_to_save or ())
+    paths = list(base_modules(model))
+    roots = [path for path in paths if names and path.endswith(names)]
+    return {path for path in paths if any(f"{path}.".startswith(f"{root}.") for root in roots)}
 
 
 def _saved_whole(

@@ -23,7 +23,7 @@ class BitFitConfig(AdapterConfig):
         metadata={
             "help": "existing: a change to every bias of the model; added: a bias for every linear "
             "layer and layer norm of the blocks and for the output layer; auto: existing, or "
-            "added if the model has no biases at all"
+            "added if the blocks of the model have no biases at all"
         },
     )
     tune_output_layer: bool = field(

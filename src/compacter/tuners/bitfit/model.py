@@ -29,9 +29,11 @@ class BitFitModel(Tuner):
         plan = Plan()
         modules = base_modules(model)
         elsewhere = saved_whole_paths(model, config)
+        inside = tuple(f"{p}." for p, m in modules.items() if isinstance(m, nn.MultiheadAttention))
         for path in self._paths(model, modules, config):
             width = bias_width(modules[path])
-            if path not in elsewhere and width is not None:
+            reads_its_children = inside and path.startswith(inside)  # a wrapper would be bypassed
+            if path not in elsewhere and width is not None and not reads_its_children:
                 plan.layers[path] = BitFitLayer
                 plan.own[path] = {"bitfit_bias": (width,)}
         if config.tune_output_layer:
@@ -46,30 +48,24 @@ class BitFitModel(Tuner):
     ) -> list[str]:
         if config.target_modules is not None:
             return [target.path for target in named_targets(model, config.target_modules)]
-        existing = [
-            path
-            for path, module in modules.items()
-            if module._parameters.get("bias") is not None and bias_width(module) is not None
-        ]
-        if config.biases == "existing" and not existing:
-            raise ArchitectureError(
-                f"biases='existing', but {type(model).__name__} has no biases; "
-                "set biases='added' to give it some"
-            )
-        if config.biases == "existing" or (config.biases == "auto" and existing):
+        existing = [path for path, module in modules.items() if _has_bias(module)]
+        if config.biases == "existing":
+            if not existing:
+                raise ArchitectureError(
+                    f"biases='existing', but {type(model).__name__} has no biases; "
+                    "set biases='added' to give it some"
+                )
             return existing
-        return self._linears_and_norms_of_blocks(model, modules) + self._output_path(model)
-
-    def _linears_and_norms_of_blocks(
-        self, model: nn.Module, modules: dict[str, nn.Module]
-    ) -> list[str]:
-        norms = layer_norms(model)
         blocks = tuple(f"{block.path}." for block in find_blocks(model, positions=()))
-        return [
+        if config.biases == "auto" and any(path.startswith(blocks) for path in existing):
+            return existing
+        norms = layer_norms(model)
+        added = [
             path
             for path, module in modules.items()
             if path.startswith(blocks) and (path in norms or output_width(module) is not None)
         ]
+        return added + self._output_path(model)
 
     def _output_path(self, model: nn.Module) -> list[str]:
         try:
@@ -91,3 +87,7 @@ class BitFitModel(Tuner):
                 f"that have none to take them, {homeless[0]} for one; use unload() to get the base "
                 "model back"
             )
+
+
+def _has_bias(module: nn.Module) -> bool:
+    return module._parameters.get("bias") is not None and bias_width(module) is not None

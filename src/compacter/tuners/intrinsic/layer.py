@@ -92,6 +92,4 @@ class IntrinsicLayer(TunerLayer):
                     parameter.add_(self.delta(name, adapter).to(parameter.dtype), alpha=sign)
 
     def _parameter(self, name: str) -> nn.Parameter:
-        parameter = self.base_layer._parameters[name]
-        assert parameter is not None
-        return parameter
+        return self.base_layer.get_parameter(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -62,11 +64,9 @@ def moved_tensors(
     so that the order in which a model registers its modules is of no account."""
     elsewhere = saved_whole_paths(model, config)
     places: dict[int, list[tuple[str, str]]] = {}
-    for path, module in base_modules(model).items():
-        for name, parameter in module.named_parameters(recurse=False):
-            if path not in elsewhere:
-                _check_movable(path, name, module, parameter)
-                places.setdefault(id(parameter), []).append((path, name))
+    for path, name, parameter in _weights(model):
+        if path not in elsewhere:
+            places.setdefault(id(parameter), []).append((path, name))
     names = {key: ".".join(found[0]) for key, found in places.items()}
     order = {name: index for index, name in enumerate(sorted(names.values()))}
     tensors: dict[str, dict[str, MovedTensor]] = {}
@@ -75,6 +75,20 @@ def moved_tensors(
             moved = MovedTensor(names[key], order[names[key]], owner=place == found[0])
             tensors.setdefault(place[0], {})[place[1]] = moved
     return tensors
+
+
+def _weights(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
+    """(module path, parameter name, parameter): the module is the one whose call uses it."""
+    opaque: list[str] = []
+    for path, module in base_modules(model).items():
+        if any(path.startswith(f"{outer}.") for outer in opaque):
+            continue
+        is_opaque = isinstance(module, nn.MultiheadAttention)  # reads its children's weights
+        if is_opaque:
+            opaque.append(path)
+        for name, parameter in module.named_parameters(recurse=is_opaque):
+            _check_movable(path, name, module, parameter)
+            yield path, name, parameter
 
 
 def _check_movable(path: str, name: str, module: nn.Module, parameter: nn.Parameter) -> None:

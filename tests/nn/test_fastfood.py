@@ -1,0 +1,158 @@
+"""Fastfood against its own dense matrix, its definition, and finite differences."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compacter.errors import SettingError
+from compacter.nn import Fastfood
+from compacter.nn.fastfood import hadamard
+
+
+def dense_matrix(fastfood: Fastfood) -> torch.Tensor:
+    """P in R^{size x dim}, column by column."""
+    return torch.stack(
+        [fastfood.project(unit) for unit in torch.eye(fastfood.dim, dtype=torch.float64)], dim=1
+    )
+
+
+def sylvester(bits: int) -> torch.Tensor:
+    index = range(1 << bits)
+    return torch.tensor([[(-1.0) ** (i & j).bit_count() for j in index] for i in index])
+
+
+@pytest.mark.parametrize("bits", [0, 1, 3, 5, 6, 7])
+def test_hadamard_is_sylvesters_matrix(bits):
+    x = torch.randn(3, 1 << bits)
+    torch.testing.assert_close(hadamard(x), x @ sylvester(bits), rtol=1e-5, atol=1e-4)
+
+
+def test_hadamard_twice_is_the_length():
+    x = torch.randn(2, 2**15, dtype=torch.float64)
+    torch.testing.assert_close(hadamard(hadamard(x)), x * 2**15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(dim=st.integers(1, 20), size=st.integers(1, 90), seed=st.integers(0, 5))
+def test_projection_and_transpose_belong_together(dim, size, seed):
+    fastfood = Fastfood(dim, size, seed, "w")
+    P = dense_matrix(fastfood)
+    theta, y = torch.randn(dim, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
+    torch.testing.assert_close(fastfood(theta), P @ theta)
+    torch.testing.assert_close(fastfood.transpose(y), P.T @ y)
+
+
+def test_each_block_is_a_fastfood_block():
+    """V_k = H G_k P H S / sqrt(L D): H V_k (P H S)^-1 must be diagonal, with unit-variance G."""
+    dim = block = 8
+    fastfood = Fastfood(dim, 5 * block, 3, "w")
+    P = dense_matrix(fastfood) * math.sqrt(block * fastfood.size)
+    H = sylvester(3).double()
+    signs, permutation, _ = fastfood._draw(P)
+    mixer = (H * signs)[permutation]
+    for k in range(5):
+        G = H @ P[k * block : (k + 1) * block] / block @ torch.linalg.inv(mixer)
+        assert (G - torch.diag(G.diagonal())).abs().max() < 1e-9
+        assert G.diagonal().abs().min() > 0
+
+
+def test_gradients_agree_with_finite_differences():
+    fastfood = Fastfood(11, 70, 0, "w")
+    theta = torch.randn(11, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(fastfood, (theta,))
+    assert torch.autograd.gradgradcheck(lambda t: fastfood(t) ** 2, (theta,))
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 300_000])
+def test_length_is_kept(size):
+    """||P theta|| is about ||theta|| whatever the size of the tensor."""
+    torch.manual_seed(0)
+    theta = torch.randn(900)
+    ratios = [Fastfood(900, size, s, "w")(theta).norm() / theta.norm() for s in range(10)]
+    assert torch.stack(ratios).mean().item() == pytest.approx(1.0, abs=0.05)
+
+
+def test_directions_are_kept():
+    """P^T P is about the identity for a tensor of many blocks."""
+    P = dense_matrix(Fastfood(8, 8 * 4_000, 0, "w"))
+    assert (P.T @ P - torch.eye(8)).abs().max() < 0.1
+
+
+def test_outputs_look_gaussian():
+    theta = torch.ones(1000) / math.sqrt(1000)
+    z = Fastfood(1000, 200_000, 0, "w")(theta) * math.sqrt(200_000)
+    assert z.std().item() == pytest.approx(1.0, abs=0.02)
+    assert (z**4).mean().item() == pytest.approx(3.0, abs=0.15)
+
+
+def test_projections_depend_on_seed_and_name_only():
+    theta = torch.randn(20)
+    first = Fastfood(20, 100, 1, "a")(theta)
+    assert torch.equal(first, Fastfood(20, 100, 1, "a")(theta))
+    assert not torch.equal(first, Fastfood(20, 100, 2, "a")(theta))
+    assert not torch.equal(first, Fastfood(20, 100, 1, "b")(theta))
+
+
+def test_projection_of_format_version_1():
+    """Golden numbers: stored adapters are d' numbers, so the projection may never change."""
+    theta = torch.arange(1.0, 6.0, dtype=torch.float64)
+    found = Fastfood(5, 20, 7, "encoder.weight")(theta)
+    code = (
+        "import torch; from compacter.nn import Fastfood; torch.manual_seed(99);"
+        "print(Fastfood(5, 20, 7, 'encoder.weight')(torch.arange(1., 6., dtype=torch.float64))"
+        ".tolist())"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert eval(output) == found.tolist()
+    assert found.tolist() == pytest.approx(
+        [
+            0.34755287072375,
+            -1.54732046776223,
+            -0.28569542132904,
+            -2.12210307289609,
+            1.16323381100801,
+            -1.021442503083,
+            1.0098283524576,
+            0.24966902913491,
+            0.37583788061786,
+            2.19390561453254,
+            0.14897616977619,
+            1.01584664120446,
+            -1.68623611709708,
+            -1.25946527374687,
+            -1.31743322154657,
+            0.78074088716626,
+            -1.35781513839373,
+            -2.41440361946432,
+            -1.62928778842196,
+            -0.51239034072321,
+        ],
+        abs=1e-12,
+    )
+
+
+def test_memory_is_for_a_few_blocks_not_for_the_matrix():
+    """2^15 x 3 million entries would be 400 GB."""
+    assert Fastfood(20_000, 3_000_000, 0, "w")(torch.randn(20_000)).shape == (3_000_000,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Fastfood(0, 5, 0, "w"), "dim=0 is too small"),
+        (lambda: Fastfood(5, 0, 0, "w"), "size=0 is too small"),
+        (lambda: hadamard(torch.ones(6)), "needs a power of two, got 6"),
+    ],
+)
+def test_what_does_not_fit_is_refused(make, message):
+    with pytest.raises(SettingError, match=message):
+        make()

@@ -1,0 +1,56 @@
+"""Every family of transformers, with each of the three tuners: attach, train, save, load, generate."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from adapting import attach_tiny, changed, inputs_of, logits, parameters_of, save, train
+from peft import PeftModel
+from tiny_models import TINY
+
+from compacter.models import find_blocks, layer_norms
+
+IDLE = {"gemma3": ("vision_tower", "multi_modal_projector")}
+"""Parts of a model that take no part in a pass over text, so that their norms stay as they are."""
+
+
+@pytest.mark.parametrize("method", ["compacter", "bitfit", "intrinsic-said"])
+@pytest.mark.parametrize("family", TINY)
+def test_attach_train_save_load_generate(family, method, tmp_path):
+    inputs = inputs_of(family, length=16)
+    model = attach_tiny(family, method)
+    before = parameters_of(model)
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    train(model, inputs, steps=2)
+    unmoved = trainable - changed(before, model)
+    assert changed(before, model) <= trainable
+    assert all(any(part in name for part in IDLE.get(family, ())) for name in unmoved), unmoved
+    expected = logits(model, **inputs)
+    loaded = PeftModel.from_pretrained(TINY[family](), save(model, tmp_path)).eval()
+    assert torch.equal(logits(loaded, **inputs), expected)
+    if loaded.get_base_model().can_generate():
+        prompt = {k: v for k, v in inputs.items() if k in ("input_ids", "attention_mask")}
+        tokens = loaded.generate(**prompt, max_new_tokens=4, do_sample=False, num_beams=2)
+        again = model.generate(**prompt, max_new_tokens=4, do_sample=False, num_beams=2)
+        assert torch.equal(tokens, again)
+
+
+@pytest.mark.parametrize("family", TINY)
+def test_compacter_adapts_both_positions_of_every_block_and_every_norm(family):
+    base = TINY[family]()
+    blocks, norms = find_blocks(base), layer_norms(base)
+    model = attach_tiny(family, "compacter")
+    names = {name for name, p in model.named_parameters() if p.requires_grad}
+    prefix = "base_model.model."
+    adapted = {
+        name.removeprefix(prefix).partition(".compacter_down")[0]
+        for name in names
+        if ".compacter_down." in name
+    }
+    assert adapted == {path for block in blocks for path in (block.attention, block.feed_forward)}
+    trained = {
+        name.removeprefix(prefix).partition(".compacter_norm")[0]
+        for name in names
+        if ".compacter_norm." in name
+    }
+    assert trained == set(norms)
