@@ -1,14 +1,14 @@
-"""Every family of transformers, with each of the three tuners: attach, train, save, load, generate."""
+"""Every family, with each of the three tuners: attach, train, save, load, generate."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from adapting import attach_tiny, changed, inputs_of, logits, parameters_of, save, train
 from peft import PeftModel
-from tiny_models import TINY
 
+from adapting import attach_tiny, changed, inputs_of, logits, parameters_of, save, train
 from compacter.models import find_blocks, layer_norms
+from tiny_models import TINY
 
 IDLE = {"gemma3": ("vision_tower", "multi_modal_projector")}
 """Parts of a model that take no part in a pass over text, so that their norms stay as they are."""

@@ -6,6 +6,9 @@ import math
 
 import pytest
 import torch
+from peft import PeftModel
+
+import compacter
 from adapting import (
     ADAPTED_METHODS,
     ADAPTER_METHODS,
@@ -18,11 +21,8 @@ from adapting import (
     scramble,
     train,
 )
-from peft import PeftModel
-from tiny_models import HIDDEN, TINY
-
-import compacter
 from compacter.tuners.bottleneck.layer import BottleneckLayer
+from tiny_models import HIDDEN, TINY
 
 FAMILIES = ("t5", "bert", "llama", "gpt2")
 START_AT_THE_BASE_MODEL = ("compacter", "compacter++", "bitfit", "intrinsic-said")

@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
-from adapting import attach_tiny, inputs_of, logits, save, scramble
 from safetensors.torch import load_file
-from tiny_models import HEADS, HIDDEN, LAYERS, TINY
 from torch import Tensor
+
+from adapting import attach_tiny, inputs_of, logits, save, scramble
+from tiny_models import HEADS, HIDDEN, LAYERS, TINY
 
 PREFIX = "base_model.model."
 

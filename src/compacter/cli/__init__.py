@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 
-def main() -> None:
-    """Entry point of the `compacter` command."""
+def main() -> NoReturn:
+    """Entry point of the `compacter` command. What the user can put right is told in one line, with
+    exit code 2."""
     try:
-        from compacter.cli.app import app
+        _run()
     except ModuleNotFoundError as error:
-        if error.name not in ("typer", "rich"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("typer", "rich"):
             raise
-        print(
-            f"compacter: the command line needs {error.name}, part of the extra 'cli': "
-            "pip install 'compacter-peft[cli]'",
-            file=sys.stderr,
+        _fail(
+            f"the command line needs {package}, part of the extra 'cli': "
+            "pip install 'compacter-peft[cli]'"
         )
-        raise SystemExit(2) from None
+
+
+def _run() -> NoReturn:
+    import typer
+
+    from compacter.cli.app import app
     from compacter.errors import CompacterError
 
+    usage_error: type[Exception] = typer.BadParameter.__bases__[0]  # also of unknown commands
     try:
-        app()
+        status = app(standalone_mode=False)
     except CompacterError as error:
-        print(f"compacter: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _fail(str(error))
+    except usage_error as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        _fail(f"{message.rstrip('.')}; see 'compacter --help'" if message else "")
+    except typer.Abort:
+        raise SystemExit(130) from None
+    raise SystemExit(status)
+
+
+def _fail(message: str) -> NoReturn:
+    if message:
+        print(f"compacter: {message}", file=sys.stderr)
+    raise SystemExit(2)

@@ -5,6 +5,7 @@ counted, so that the figure is what training would train, not a formula beside i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from compacter.methods.table import METHODS, Method
 from compacter.models import find_blocks, hidden_size, layer_norms
 
 N_CHOICES = (4, 8, 12, 16)  # the paper's, {4, 8, 12} for T5-base and {4, 8, 16} for T5-small
+
+OUTPUT_LAYER = re.compile(r"\.shared_parameters\.\w+_output_(weight|bias)\.")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Count:
     trainable: int
     head: int
     """Parameters of a task head that is trained beside the method, counted apart."""
+    output_layer: int
+    """Parameters of a tuned output layer, a part of `trainable`."""
     base: int
     breakdown: Breakdown | None
 
@@ -51,12 +56,13 @@ class Count:
 
     def total_multiple(self, tasks: int) -> float:
         """Parameters for `tasks` tasks in multiples of the model: one model and an addition per
-        task, or a model per task. As in the paper, an adapter's copies of the layer norms are not
-        counted as additions."""
+        task, or a model per task. As in the paper, an adapter's copies of the layer norms and of
+        the output layer are not counted as additions."""
         if METHODS[self.method].family == "full":
             return float(tasks)
         norms = self.breakdown.layer_norms if self.breakdown else 0
-        return (tasks * (self.trainable - norms) + self.base) / self.base
+        added = self.trainable - norms - self.output_layer
+        return (tasks * added + self.base) / self.base
 
 
 def count_all(model: nn.Module) -> Iterator[Count]:
@@ -88,6 +94,7 @@ def count(model: nn.Module, name: str, **settings: Any) -> Count:
             bottleneck=getattr(config, "bottleneck", None),
             trainable=sum(trained.values()) - head,
             head=head,
+            output_layer=sum(k for n, k in trained.items() if OUTPUT_LAYER.search(n)),
             base=base,
             breakdown=_breakdown(model, trained) if METHODS[name].family == "adapter" else None,
         )

@@ -17,6 +17,7 @@ from compacter.models.modules import (
     layer_norms,
     output_width,
 )
+from compacter.models.output_layer import output_layer
 from compacter.models.structure import (
     POSITIONS,
     Block,
@@ -47,6 +48,7 @@ __all__ = [
     "input_width",
     "layer_norms",
     "named_targets",
+    "output_layer",
     "output_width",
     "skeleton",
     "targets_of",

@@ -23,7 +23,7 @@ def check_adapter_name(name: str, model: nn.Module, prefix: str) -> None:
         raise refuse(
             f"names with '__' in front or with {prefix.rstrip('_')!r} in them are reserved"
         )
-    if hasattr(nn.ModuleDict, name) or hasattr(nn.ParameterDict, name):
+    if hasattr(nn.ModuleDict(), name) or hasattr(nn.ParameterDict(), name):
         raise refuse("torch's module dictionaries have an attribute of that name")
     for path in (*dict(model.named_modules()), *dict(model.named_parameters())):
         if prefix not in path and name in path.split("."):

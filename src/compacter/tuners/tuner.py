@@ -15,8 +15,7 @@ from peft.tuners.tuners_utils import BaseTuner
 from torch import Tensor, nn
 
 from compacter.errors import AdapterError
-from compacter.models import base_modules
-from compacter.models.output_layer import output_layer
+from compacter.models import base_modules, output_layer
 from compacter.tuners.config import AdapterConfig
 from compacter.tuners.files import MODEL_PREFIX, Shapes, check_shapes
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
@@ -208,7 +207,8 @@ def meta_shapes(module: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
 
 def saved_whole_paths(model: nn.Module, config: AdapterConfig) -> set[str]:
     """Paths of all modules that PEFT trains and saves whole, and of everything inside them. PEFT
-    takes every module whose path ends with one of the names: "classifier" is "pre_classifier" too."""
+    takes every module whose path ends with one of the names, as "pre_classifier" does with
+    "classifier"."""
     names = tuple(config.modules_to_save or ())
     paths = list(base_modules(model))
     roots = [path for path in paths if names and path.endswith(names)]

@@ -10,9 +10,9 @@ from compacter.models import (
     find_blocks,
     layer_norms,
     named_targets,
+    output_layer,
     output_width,
 )
-from compacter.models.output_layer import output_layer
 from compacter.tuners.bitfit.config import BitFitConfig
 from compacter.tuners.bitfit.layer import BitFitLayer, bias_width
 from compacter.tuners.tuner import Plan, Tuner, saved_whole_paths
