@@ -432,3 +432,49 @@ def test_a_direct_call_of_the_encoder_uses_the_adapter():
     ids = inputs["input_ids"]
     adapted = model.get_base_model().encoder(input_ids=ids).last_hidden_state
     assert not torch.allclose(adapted, base.encoder(input_ids=ids).last_hidden_state, atol=1e-2)
+
+
+def test_mixed_batches_are_refused_not_ignored(config):
+    model, ids = scrambled(config), inputs_of("t5")["input_ids"]
+    with pytest.raises(AdapterError, match="rows of one batch cannot have different adapters"):
+        model(**inputs_of("t5"), adapter_names=["default", "__base__"])
+    with pytest.raises(AdapterError, match="rows of one batch cannot have different adapters"):
+        model.generate(input_ids=ids, adapter_names=["default", "__base__"], max_new_tokens=2)
+
+
+def test_attributes_of_a_wrapped_module_reach_the_right_one():
+    model = scrambled(CONFIGS["compacter"]).get_base_model()
+    norm = model.encoder.final_layer_norm
+    assert norm.variance_epsilon == TINY["t5"]().encoder.final_layer_norm.variance_epsilon
+    assert norm.weight is norm.compacter_norm["default"].weight
+    wo = model.encoder.block[0].layer[1].DenseReluDense.wo
+    assert wo.weight is wo.base_layer.weight
+    assert (wo.in_features, wo.out_features) == (48, 32)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = wo.no_such_thing
+    norm.enable_adapters(False)
+    model.shared_parameters.enable_adapters(False)
+    assert norm.weight is norm.base_layer.weight
+
+
+def test_intrinsic_said_keeps_no_projected_weight_for_the_backward_pass():
+    """P theta is as large as the model; only what a plain layer keeps may be kept."""
+    model, inputs = scrambled(CONFIGS["intrinsic-said"]), inputs_of("t5")
+    weights = {p.data_ptr() for p in model.parameters()}
+    shapes = {tuple(p.shape) for p in model.get_base_model().parameters() if p.dim() == 2}
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(**inputs).loss
+    projected = [
+        t
+        for t in kept
+        if tuple(t.shape) in shapes | {s[::-1] for s in shapes} and t.data_ptr() not in weights
+    ]
+    assert kept
+    assert not projected
+    loss.backward()

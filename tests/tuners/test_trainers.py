@@ -68,11 +68,12 @@ def test_the_best_checkpoint_is_loaded_at_the_end(tmp_path):
         load_best_model_at_end=True,
         eval_strategy="steps",
         eval_steps=3,
-        learning_rate=2.0,  # so large that the first checkpoint is the best
+        metric_for_best_model="loss",
+        greater_is_better=True,  # so that the first checkpoint is the best, not the last
     )
     run.train()
     losses = [entry["eval_loss"] for entry in run.state.log_history if "eval_loss" in entry]
-    assert losses[0] < losses[1]
+    assert losses[0] > losses[1]
     assert run.evaluate()["eval_loss"] == pytest.approx(losses[0], rel=1e-5)
 
 
@@ -133,9 +134,8 @@ def ddp_worker(rank: int, port: int, folder: str, method: str) -> None:
     )
     model = attach_tiny("t5", method)
     parallel = nn.parallel.DistributedDataParallel(model)
-    half = {
-        name: value[rank * 2 : rank * 2 + 2] for name, value in inputs_of("t5", batch=4).items()
-    }
+    mine = slice(rank * 2, rank * 2 + 2)
+    half = {name: value[mine] for name, value in inputs_of("t5", batch=4).items()}
     parallel(**half).loss.backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
     torch.save(gradients, f"{folder}/{rank}.pt")

@@ -7,6 +7,8 @@ that a model is either changed as planned or not at all."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -130,6 +132,16 @@ class Tuner(BaseTuner):
         """A parent may be wrapped itself, by a layer that looks like the module it wraps."""
         owner = parent.base_layer if isinstance(parent, TunerLayer) else parent
         setattr(owner, child_name, new_module)
+
+    @contextmanager
+    def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """Where PEFT asks a tuner for a batch whose rows belong to different adapters."""
+        if kwargs.get("adapter_names") is not None:
+            raise AdapterError(
+                f"adapter_names={kwargs['adapter_names']}: rows of one batch cannot have different "
+                "adapters yet; set one for the whole batch with set_adapter()"
+            )
+        yield
 
     def delete_adapter(self, adapter_name: str) -> None:
         """As PEFT's, where each layer picks the next active adapter among its own; layers need
