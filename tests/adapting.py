@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from tiny_models import TINY, tiny_inputs
 from torch import Tensor, nn
 
 import compacter
 from compacter.methods import METHODS
+from tiny_models import TINY, tiny_inputs
 
 SMALL_ENOUGH: dict[str, dict[str, Any]] = {
     "adapter-drop": {"drop_layers": 1},

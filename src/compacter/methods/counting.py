@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peft import PeftModel
+from peft.utils import ModulesToSaveWrapper
 from torch import nn
 
 from compacter.errors import CompacterError
@@ -99,8 +100,20 @@ def count(model: nn.Module, name: str, **settings: Any) -> Count:
             breakdown=_breakdown(model, trained) if METHODS[name].family == "adapter" else None,
         )
     finally:
-        if isinstance(adapted, PeftModel) and METHODS[name].family != "prompt":
-            adapted.unload()
+        if isinstance(adapted, PeftModel):
+            _take_off(adapted)
+
+
+def _take_off(adapted: PeftModel) -> None:
+    """As `unload`, also for prompts, beside which PEFT wraps a task head and leaves it so."""
+    if not adapted.active_peft_config.is_prompt_learning:
+        adapted.unload()
+        return
+    model = adapted.get_base_model()
+    for path, module in list(model.named_modules()):
+        if isinstance(module, ModulesToSaveWrapper):
+            parent, _, child = path.rpartition(".")
+            setattr(model.get_submodule(parent), child, module.original_module)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+# Needs Python 3.11 or later and nothing else: everything is installed into .venv.
+#
+#   make demo PYTHON=python3.11      another Python than python3
+#   make demo TORCH_INDEX=https://...  another wheel index for torch, such as one with CPU builds
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+CODE := src tests examples
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH := $(shell grep '^torch==' constraints.txt)
+OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
+	HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types pytest clean
+
+help: ## Show what can be made
+	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-cli ## Train, save and load Compacter++ on a tiny model (seconds, no download)
+	@$(OFFLINE) $(BIN)/python examples/demo.py
+
+test: lint types pytest ## Check the style, the types and the behaviour
+
+lint: $(VENV)/.installed-test ## Check the style with ruff
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+
+types: $(VENV)/.installed-test ## Check the types with mypy
+	@$(BIN)/mypy
+
+pytest: $(VENV)/.installed-test ## Run the tests, two at a time, without a network
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+clean: ## Remove .venv and all that was built or cached
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or later is needed, but PYTHON=$(PYTHON) gave:" \
+		"$$($(PYTHON) --version 2>&1). Name another one: make demo PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# .installed-cli and .installed-test: the package with that extra. They stand for what is installed,
+# so a second run installs nothing.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "Installing the package with its extra '$*' into $(VENV); torch makes this take a while"
+	@$(if $(TORCH_INDEX),$(PIP) --no-deps --index-url $(TORCH_INDEX) $(TORCH))
+	@$(PIP) -c constraints.txt -e '.[$*]'
+	@touch $@
