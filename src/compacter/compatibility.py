@@ -1,4 +1,4 @@
-"""The versions that this release was tested with, checked when the package is imported.
+"""The versions that this release supports, checked when the package is imported.
 
 The tuners use PEFT's internals, which change between its minor releases, so a release outside
 the range is refused with a message instead of failing later in some other way."""
@@ -8,16 +8,18 @@ from __future__ import annotations
 import re
 from importlib.metadata import PackageNotFoundError, version
 
-TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
-    "torch": ((2, 6), (3, 0)),
-    "transformers": ((5, 20), (6, 0)),
-    "peft": ((0, 21), (0, 22)),
+Version = tuple[int, int, int]
+
+SUPPORTED: dict[str, tuple[Version, Version]] = {
+    "torch": ((2, 6, 0), (3, 0, 0)),  # what transformers needs; tested with 2.13
+    "transformers": ((5, 20, 0), (6, 0, 0)),  # tested with 5.20 and 5.22
+    "peft": ((0, 21, 2), (0, 22, 0)),  # 0.21.0 does not know transformers 5.20 and later
 }
-"""Package -> the lowest tested version, and the first that is not."""
+"""Package -> the lowest version, and the first that is too new."""
 
 
 def check_versions() -> None:
-    for package, (lowest, beyond) in TESTED.items():
+    for package, (lowest, beyond) in SUPPORTED.items():
         wanted = f"{package}>={_text(lowest)},<{_text(beyond)}"
         try:
             found = version(package)
@@ -28,15 +30,16 @@ def check_versions() -> None:
         parsed = _parse(found)
         if not lowest <= parsed < beyond:
             raise ImportError(
-                f"compacter was tested with {wanted} and found {package} {found}: "
+                f"compacter needs {wanted} and found {package} {found}: "
                 f"pip install '{wanted}'"
             )
 
 
-def _parse(text: str) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
+def _parse(text: str) -> Version:
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else (0, 0, 0)
 
 
-def _text(parts: tuple[int, int]) -> str:
-    return f"{parts[0]}.{parts[1]}"
+def _text(version: Version) -> str:
+    """Without zeros at the end: 5.20 and 0.21.2."""
+    return ".".join(map(str, version)).removesuffix(".0")

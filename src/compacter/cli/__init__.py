@@ -29,7 +29,7 @@ def _run() -> NoReturn:
 
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]  # also of unknown commands
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="compacter", standalone_mode=False)
     except CompacterError as error:
         _fail(str(error))
     except usage_error as error:

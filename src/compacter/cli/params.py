@@ -31,7 +31,10 @@ def params(
 
     bones = skeleton(model)
     name = model.removeprefix("google-t5/")
-    counts = list(count_all(bones))
+    left_out: dict[str, str] = {}
+    counts = list(count_all(bones, left_out))
+    for method, reason in left_out.items():
+        typer.echo(f"compacter: left out {method}: {reason}", err=True)
     rows = [_row(count, name, tasks, breakdown) for count in counts]
     section4 = formulas(bones) if breakdown else []
     if as_json:

@@ -13,7 +13,7 @@ from torch import nn
 from compacter.errors import MethodError
 from compacter.methods.prompts import start_prompt
 from compacter.methods.table import Method, find_method
-from compacter.models import hidden_size
+from compacter.models import count_loss_once, hidden_size
 from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 
 CONFIG_CLASSES: Mapping[str, type[PeftConfig]] = {
@@ -34,6 +34,17 @@ def attach(
     `intrinsic_dim`, `num_tokens`, `tune_output_layer`, ...); what is not given is as in the paper.
     Returns a PeftModel; for "full" the model itself, all of it trainable."""
     found = find_method(method)
+    if not isinstance(model, nn.Module):
+        raise MethodError(
+            f"attach needs a model, found a {type(model).__name__}; load it first, for instance "
+            "with AutoModelForSeq2SeqLM.from_pretrained"
+        )
+    if hasattr(model, "peft_config"):
+        raise MethodError(
+            "the model has adapters already; add another one with model.add_adapter(name, config), "
+            "or take them off with model.unload()"
+        )
+    count_loss_once(model)
     if found.family == "full":
         _check_settings(found, settings, frozenset())
         return model.requires_grad_(True)
@@ -55,8 +66,8 @@ def make_config(model: nn.Module, method: Method, settings: Mapping[str, Any]) -
     _check_settings(method, given, _setting_names(config_cls) - _idle_settings(method, merged))
     if method.family == "adapter":
         merged |= _default_sizes(model, method, merged)
-    if "modules_to_save" not in merged and type(model).__name__.endswith("ImageClassification"):
-        merged["modules_to_save"] = ["classifier"]  # PEFT adds the heads of its own task types
+    if "modules_to_save" not in merged:
+        merged["modules_to_save"] = task_heads(model)
     return config_cls(task_type=task, **merged)
 
 
@@ -79,6 +90,13 @@ def task_type(model: nn.Module) -> TaskType | None:
     return None
 
 
+def task_heads(model: nn.Module) -> list[str] | None:
+    """Heads that are new for every task, so that an adapter must train and save them too. PEFT
+    knows only some of them by itself."""
+    names = ("classifier", "pre_classifier", "classification_head", "score", "qa_outputs")
+    return [name for name, _ in model.named_children() if name in names] or None
+
+
 def default_bottleneck(width: int) -> int:
     """k / 32: the paper's 24 for T5-base (k = 768) and 16 for T5-small (k = 512)."""
     return max(1, width // 32)
@@ -86,6 +104,8 @@ def default_bottleneck(width: int) -> int:
 
 def _default_sizes(model: nn.Module, method: Method, settings: Mapping[str, Any]) -> dict[str, int]:
     """n and bottleneck where they were not given; a default bottleneck is rounded up to n."""
+    if "bottleneck" in settings and ("n" in settings or not method.n_preference):
+        return {}
     width = hidden_size(model)
     bottleneck = settings.get("bottleneck", default_bottleneck(width))
     if not method.n_preference and "n" not in settings:
@@ -112,13 +132,18 @@ def _prompt_config(
             f"{type(model).__name__}; use a class such as T5ForConditionalGeneration, or give "
             "task_type"
         )
+    embeddings = model.get_input_embeddings()  # type: ignore[operator]
     return PromptTuningConfig(
-        task_type=task, num_virtual_tokens=num_tokens, num_transformer_submodules=1
+        task_type=task,
+        num_virtual_tokens=num_tokens,
+        num_transformer_submodules=1,
+        token_dim=embeddings.weight.shape[1],  # PEFT guesses, wrongly for ELECTRA
+        modules_to_save=task_heads(model),
     )
 
 
 def _setting_names(config_cls: type[PeftConfig]) -> frozenset[str]:
-    internal = {"format_version", "peft_type", "auto_mapping", "peft_version"}
+    internal = {"format_version", "tensor_digest", "peft_type", "auto_mapping", "peft_version"}
     internal |= {"base_model_name_or_path", "revision", "inference_mode"}
     return frozenset(f.name for f in dataclasses.fields(config_cls)) - internal
 

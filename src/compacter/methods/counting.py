@@ -66,9 +66,10 @@ class Count:
         return (tasks * added + self.base) / self.base
 
 
-def count_all(model: nn.Module) -> Iterator[Count]:
+def count_all(model: nn.Module, left_out: dict[str, str] | None = None) -> Iterator[Count]:
     """Every method with the paper's settings, those with an n for each n that fits. Methods that
-    do not fit the model (no prompt for images, too few layers to drop five) are left out."""
+    do not fit the model (no prompt for images, too few layers to drop five) are left out, for a
+    reason that is put into `left_out`."""
     width = hidden_size(model)
     bottleneck = default_bottleneck(width)
     fitting = [n for n in N_CHOICES if width % n == 0 and bottleneck % n == 0]
@@ -77,8 +78,9 @@ def count_all(model: nn.Module) -> Iterator[Count]:
         for settings in choices if method.n_preference else [{}]:
             try:
                 yield count(model, method.name, **settings)
-            except CompacterError:
-                continue
+            except CompacterError as error:
+                if left_out is not None:
+                    left_out[method.name] = str(error)
 
 
 def count(model: nn.Module, name: str, **settings: Any) -> Count:

@@ -146,6 +146,6 @@ def find_method(name: str) -> Method:
     """The method of that name, or an error with the nearest right one."""
     if name in METHODS:
         return METHODS[name]
-    near = difflib.get_close_matches(name.lower(), METHODS, n=1)
+    near = difflib.get_close_matches(str(name).lower(), METHODS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(METHODS)}"
     raise MethodError(f"there is no method {name!r}; {hint}")

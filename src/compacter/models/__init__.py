@@ -10,12 +10,15 @@ from __future__ import annotations
 from compacter.models.architectures import ARCHITECTURES, BYPASSES, Architecture, Bypass
 from compacter.models.inference import hidden_size
 from compacter.models.loading import T5_DIMENSIONS, T5Dimensions, skeleton
+from compacter.models.loss import count_loss_once
 from compacter.models.modules import (
     bare_model,
     base_modules,
     input_width,
+    is_layer_norm,
     layer_norms,
     output_width,
+    unwrapped,
 )
 from compacter.models.output_layer import output_layer
 from compacter.models.structure import (
@@ -41,15 +44,18 @@ __all__ = [
     "Target",
     "bare_model",
     "base_modules",
+    "count_loss_once",
     "drop_layers",
     "find_blocks",
     "hidden_size",
     "infer_blocks",
     "input_width",
+    "is_layer_norm",
     "layer_norms",
     "named_targets",
     "output_layer",
     "output_width",
     "skeleton",
     "targets_of",
+    "unwrapped",
 ]

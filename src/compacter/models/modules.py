@@ -51,7 +51,7 @@ def base_modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _walk(path: str, module: nn.Module, seen: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    base = _unwrapped(module)
+    base = unwrapped(module)
     if base is None or base in seen:
         return
     seen.add(base)
@@ -60,7 +60,7 @@ def _walk(path: str, module: nn.Module, seen: set[nn.Module]) -> Iterator[tuple[
         yield from _walk(f"{path}.{name}" if path else name, child, seen)
 
 
-def _unwrapped(module: nn.Module) -> nn.Module | None:
+def unwrapped(module: nn.Module) -> nn.Module | None:
     """The innermost module under PEFT's wrappers, or None for one that wraps nothing."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from compacter.errors import ArchitectureError
-from compacter.models.modules import base_modules
+from compacter.models.modules import base_modules, unwrapped
 
 
 def output_layer(model: nn.Module) -> dict[str, nn.Module]:
@@ -18,8 +18,7 @@ def output_layer(model: nn.Module) -> dict[str, nn.Module]:
     modules = base_modules(model)
     find = getattr(model, "get_output_embeddings", None)
     head: Any = find() if callable(find) else None
-    while hasattr(head, "base_layer"):
-        head = head.base_layer
+    head = unwrapped(head) if isinstance(head, nn.Module) else None
     if head is None or getattr(head, "weight", None) is None:
         raise ArchitectureError(
             f"tune_output_layer=True, but {type(model).__name__} has no output layer over a "

@@ -30,6 +30,11 @@ class AdapterConfig(PeftConfig):
         default=FORMAT_VERSION, metadata={"help": "version of the file format, set by the package"}
     )
 
+    tensor_digest: str | None = field(
+        default=None,
+        metadata={"help": "digest of names and shapes of all tensors, set on injection"},
+    )
+
     peft_name: ClassVar[str]
     stored: ClassVar[dict[str, tuple[int, ...]] | None] = None  # shadowed by an instance attribute
     origin: ClassVar[str] = ""
@@ -68,10 +73,11 @@ class AdapterConfig(PeftConfig):
     def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
         """As PEFT's; also tells the reader of the model card that loading needs an import."""
         folder = Path(save_directory)
-        if (folder / WEIGHTS_NAME).exists() and not (folder / SAFETENSORS_WEIGHTS_NAME).exists():
+        if (folder / WEIGHTS_NAME).exists():  # written a moment ago by PeftModel.save_pretrained
+            (folder / WEIGHTS_NAME).unlink()
             raise AdapterError(
-                f"{folder / WEIGHTS_NAME} is a pickle; adapters are saved as safetensors only: "
-                "call save_pretrained with safe_serialization=True"
+                f"{folder / WEIGHTS_NAME} was a pickle and is removed; adapters are saved as "
+                "safetensors only: call save_pretrained with safe_serialization=True"
             )
         super().save_pretrained(save_directory, **kwargs)
         _describe_loading(folder / "README.md", self.base_model_name_or_path)

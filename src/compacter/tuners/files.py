@@ -5,6 +5,8 @@ holds, so that a damaged or foreign adapter is refused while the model is still 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -53,6 +55,12 @@ def read_shapes(
             f"{path} is damaged or not complete ({error}); expected a whole safetensors file: "
             "save or download the adapter again"
         ) from None
+
+
+def shapes_digest(shapes: Shapes) -> str:
+    """A short name for a set of tensors: equal if and only if names and shapes are."""
+    text = json.dumps(sorted((name, list(shape)) for name, shape in shapes.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_shapes(expected: Shapes, found: Shapes, origin: str) -> None:

@@ -6,7 +6,7 @@ PEFT's generic loops freeze, switch, save, load and delete both, because both ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,13 +18,20 @@ from compacter.errors import AdapterError
 
 
 class SwitchableLayer(BaseTunerLayer):
-    """One adapter at a time is active, and an adapter that was frozen stays frozen."""
+    """One adapter at a time is active or merged, and what was frozen stays frozen."""
 
     merged_adapters: list[str]
-    _frozen: bool = False
+    _flags: list[tuple[nn.Parameter, bool]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.merged_adapters = []
+        self._flags = []
 
     if TYPE_CHECKING:  # what BaseTunerLayer has, which is not typed
         active_adapters: list[str]
+        adapter_layer_names: tuple[str, ...]
+        merged: bool
 
         def _move_adapter_to_device_of_base_layer(self, adapter_name: str) -> None: ...
 
@@ -36,22 +43,40 @@ class SwitchableLayer(BaseTunerLayer):
                 "kind are not linear and cannot be added up: set one"
             )
         super().set_adapter(names, inference_mode=inference_mode)
-        self._frozen = inference_mode
+        self._flags = []
 
     def enable_adapters(self, enabled: bool) -> None:
         """As PEFT's, which however makes a frozen adapter trainable when it is enabled again."""
         if enabled:
-            self.set_adapter(self.active_adapters, inference_mode=self._frozen)
+            for parameter, flag in self._flags:
+                parameter.requires_grad_(flag)
             self._disable_adapters = False
-        else:
+        elif not self._disable_adapters:
+            self.unmerge()
+            self._flags = [(p, p.requires_grad) for p in self._adapter_parameters()]
             super().enable_adapters(False)
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        """Nothing to add to the base model, but the layer counts as merged from now on."""
-        self.merged_adapters = list(adapter_names or self.active_adapters)
+        """Add one adapter to the base model, unless that is done."""
+        if not self.merged:
+            (adapter,) = adapter_names or self.active_adapters  # the tuner saw to it that it is one
+            self.merge_into_base(adapter)
+            self.merged_adapters = [adapter]
 
     def unmerge(self) -> None:
+        for adapter in self.merged_adapters:
+            self.unmerge_from_base(adapter)
         self.merged_adapters = []
+
+    def merge_into_base(self, adapter: str) -> None:
+        """Change the base layer so that it does what the adapter did."""
+
+    def unmerge_from_base(self, adapter: str) -> None:
+        """Take that back."""
+
+    def _adapter_parameters(self) -> Iterator[nn.Parameter]:
+        for name in self.adapter_layer_names:
+            yield from getattr(self, name).parameters()
 
 
 class SharedParameters(SwitchableLayer, nn.Module):
@@ -65,10 +90,9 @@ class SharedParameters(SwitchableLayer, nn.Module):
     NAME = "shared_parameters"
 
     def __init__(self, prefix: str, kinds: Sequence[str], anchor: nn.Module) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.prefix = prefix
         self.adapters: list[str] = []
-        self.merged_adapters = []
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:
@@ -120,9 +144,8 @@ class TunerLayer(SwitchableLayer, nn.Module):
     a tuned output layer; subclasses add to its output."""
 
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.base_layer = base_layer
-        self.merged_adapters = []
         self._shared = (shared,)  # in a tuple: not registered as a child
         self._uses_output_weights = False
         self._owns_output_weights = False
@@ -162,7 +185,7 @@ class TunerLayer(SwitchableLayer, nn.Module):
         return output
 
     def _tuned_weights(self, adapter: str) -> dict[str, Tensor]:
-        """The adapter's weights of the output layer, in the dtype of the base layer's own."""
+        """The adapter's weights of the output layer, in the base layer's dtype, on its device."""
         if not self._uses_output_weights:
             return {}
         found = {
@@ -171,24 +194,22 @@ class TunerLayer(SwitchableLayer, nn.Module):
             if getattr(self.base_layer, name, None) is not None
         }
         return {
-            name: tensor.to(getattr(self.base_layer, name).dtype)
+            name: tensor.to(getattr(self.base_layer, name))
             for name, tensor in found.items()
             if tensor is not None
         }
 
-    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        super().merge(safe_merge, adapter_names)
-        for adapter in self.merged_adapters if self._owns_output_weights else []:
+    def merge_into_base(self, adapter: str) -> None:
+        if self._owns_output_weights:
             for name, tuned in self._tuned_weights(adapter).items():
                 parameter = getattr(self.base_layer, name)
                 self._replaced[name] = parameter.data.clone()
                 parameter.data.copy_(tuned)
 
-    def unmerge(self) -> None:
+    def unmerge_from_base(self, adapter: str) -> None:
         for name, original in self._replaced.items():
             getattr(self.base_layer, name).data.copy_(original)
         self._replaced = {}
-        super().unmerge()
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the wrapped module (`in_features`, `eps`, `num_embeddings`, ...) can be

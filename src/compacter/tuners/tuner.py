@@ -14,12 +14,13 @@ from typing import Any, ClassVar
 
 from peft import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner
+from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor, nn
 
 from compacter.errors import AdapterError
-from compacter.models import base_modules, output_layer
+from compacter.models import base_modules, count_loss_once, output_layer
 from compacter.tuners.config import AdapterConfig
-from compacter.tuners.files import MODEL_PREFIX, Shapes, check_shapes
+from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
 from compacter.tuners.names import check_adapter_name
 
@@ -83,14 +84,71 @@ class Tuner(BaseTuner):
         self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any
     ) -> None:
         config: AdapterConfig = self.peft_config[adapter_name]
-        check_adapter_name(adapter_name, model, self.prefix)
-        plan = self.plan(model, config)
-        if config.stored is not None:
-            expected = plan.shapes(self.prefix) | _saved_whole(model, config, config.stored)
-            check_shapes(expected, config.stored, config.origin)
-            config.__dict__.pop("stored")
-        self._plan = plan
+        try:
+            check_adapter_name(adapter_name, model, self.prefix)
+            self._plan = self.plan(model, config)
+            self._check_fit(model, config)
+            self._check_stored(model, config)
+        except ValueError:
+            self.peft_config.pop(adapter_name)  # under transformers it is the model's own
+            raise
         super().inject_adapter(model, adapter_name, *args, **kwargs)
+        count_loss_once(model)
+
+    def _check_fit(self, model: nn.Module, config: AdapterConfig) -> None:
+        """The planned layers can stand where they are planned, beside what is there already."""
+        modules = dict(model.named_modules())
+        shared = modules.get(SharedParameters.NAME)
+        if isinstance(shared, SharedParameters) and shared.prefix != self.prefix:
+            raise AdapterError(
+                f"the model has adapters of another kind ({shared.prefix.rstrip('_')}), which "
+                f"cannot be joined by one of {self.prefix.rstrip('_')}; unload() them first"
+            )
+        if isinstance(shared, SharedParameters) and shared.merged:
+            raise AdapterError(
+                f"the adapter {shared.merged_adapters[0]!r} is merged into the base model; call "
+                "unmerge_adapter() before another one is added"
+            )
+        whole = saved_whole_paths(model, config)
+        for path, layer_cls in self._plan.layers.items():
+            found = modules.get(path)
+            if found is None:
+                raise AdapterError(
+                    f"{path} lies in a module that another adapter trains whole (modules_to_save), "
+                    "so no adapter can be put there; name the same modules_to_save, or use a model "
+                    "of its own for each"
+                )
+            if path in whole:
+                raise AdapterError(
+                    f"{path} would be both adapted and trained whole; take it out of "
+                    f"modules_to_save={config.modules_to_save}"
+                )
+            if isinstance(found, TunerLayer) and not isinstance(found, layer_cls):
+                raise AdapterError(
+                    f"{path} is a {type(found).__name__} for another adapter and cannot become a "
+                    f"{layer_cls.__name__} too; use a model of its own for each"
+                )
+        wrapped = [path for path in whole if isinstance(modules.get(path), TunerLayer)]
+        if wrapped:
+            raise AdapterError(
+                f"{wrapped[0]} is adapted by another adapter and cannot be trained whole; take it "
+                f"out of modules_to_save={config.modules_to_save}"
+            )
+
+    def _check_stored(self, model: nn.Module, config: AdapterConfig) -> None:
+        """An adapter that is being loaded is the one that its settings call for on this model."""
+        expected = self._plan.shapes(self.prefix)
+        digest = shapes_digest(expected)
+        if config.stored is not None:
+            check_shapes(expected | _saved_whole(model, config), config.stored, config.origin)
+            config.__dict__.pop("stored")
+        elif config.inference_mode and config.tensor_digest not in (None, digest):
+            raise AdapterError(
+                "the adapter does not fit this model: its tensors are not those that its settings "
+                "call for here. Load it into the model it was trained on, or, for a new adapter "
+                "with the same settings, set inference_mode=False"
+            )
+        config.tensor_digest = digest
 
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:  # type: ignore[type-arg]
         return peft_config
@@ -113,11 +171,6 @@ class Tuner(BaseTuner):
             shared.add(adapter_name, self._new_shared_parameters(peft_config))
         layer_cls = self._plan.layers[current_key]
         layer = target if isinstance(target, TunerLayer) else layer_cls(target, shared)
-        if not isinstance(layer, layer_cls):
-            raise AdapterError(
-                f"{current_key} is a {type(layer).__name__} for another adapter and cannot become "
-                f"a {layer_cls.__name__} too; adapt the model with one of the two"
-            )
         if current_key in self._plan.own:
             layer.add_adapter(adapter_name, peft_config)
             layer._move_adapter_to_device_of_base_layer(adapter_name)
@@ -153,6 +206,49 @@ class Tuner(BaseTuner):
             frozen = self.peft_config[successor].inference_mode
             self.set_adapter(successor, inference_mode=frozen)
 
+    def _enable_adapter_layers(self, enabled: bool = True) -> None:
+        """As PEFT's, which however makes frozen modules that were saved whole trainable."""
+        whole = [m for m in self.model.modules() if isinstance(m, AuxiliaryTrainingWrapper)]
+        if not enabled:
+            self._flags = [(p, p.requires_grad) for m in whole for p in m.parameters()]
+        super()._enable_adapter_layers(enabled)
+        if enabled:
+            for parameter, flag in self.__dict__.pop("_flags", ()):
+                parameter.requires_grad_(flag)
+
+    @abstractmethod
+    def check_mergeable(self, adapter: str) -> None:
+        """Raise if the adapter cannot be added to the weights of the base model."""
+
+    def merge_adapter(
+        self, adapter_names: list[str] | None = None, safe_merge: bool = False
+    ) -> None:
+        adapter = self._to_merge(adapter_names, safe_merge)
+        super().merge_adapter(adapter_names=[adapter])
+
+    def _check_merge_allowed(self) -> None:
+        """Was checked for the adapter that is merged."""
+
+    def _to_merge(self, adapter_names: list[str] | None, safe_merge: bool) -> str:
+        """The one adapter to merge, after all checks."""
+        names = adapter_names or self.active_adapters
+        if len(names) != 1 or names[0] not in self.peft_config:
+            raise AdapterError(
+                f"adapters to merge: found {list(names)}, expected one of {list(self.peft_config)}"
+            )
+        self.check_mergeable(names[0])
+        merged = getattr(self.model, SharedParameters.NAME).merged_adapters
+        if merged not in ([], names):
+            raise AdapterError(
+                f"the adapter {merged[0]!r} is merged already; call unmerge_adapter() first"
+            )
+        if safe_merge:
+            for name, parameter in self.model.named_parameters():
+                own = f".{self.prefix}" in name and names[0] in name.split(".")
+                if own and not parameter.isfinite().all():
+                    raise AdapterError(f"{name} is not finite everywhere; nothing was merged")
+        return names[0]
+
     def _unload_and_optionally_merge(
         self,
         merge: bool = True,
@@ -160,14 +256,15 @@ class Tuner(BaseTuner):
         safe_merge: bool = False,
         adapter_names: list[str] | None = None,
     ) -> nn.Module:
-        if merge:
-            self._check_merge_allowed()
+        adapter = self._to_merge(adapter_names, safe_merge) if merge else None
         names = [name for name, m in self.model.named_modules() if isinstance(m, TunerLayer)]
         for name in reversed(names):  # a layer inside another one is out of PEFT's sight
             layer = self.model.get_submodule(name)
             assert isinstance(layer, TunerLayer)
-            if merge:
-                layer.merge(safe_merge=safe_merge, adapter_names=adapter_names)
+            if adapter is not None:
+                layer.merge(adapter_names=[adapter])
+            else:
+                layer.unmerge()
             parent, _, child = name.rpartition(".")
             self._replace_module(self.model.get_submodule(parent), child, layer.base_layer, layer)
         if hasattr(self.model, SharedParameters.NAME):
@@ -227,13 +324,11 @@ def saved_whole_paths(model: nn.Module, config: AdapterConfig) -> set[str]:
     return {path for path in paths if any(f"{path}.".startswith(f"{root}.") for root in roots)}
 
 
-def _saved_whole(
-    model: nn.Module, config: AdapterConfig, stored: Shapes
-) -> dict[str, tuple[int, ...]]:
+def _saved_whole(model: nn.Module, config: AdapterConfig) -> dict[str, tuple[int, ...]]:
     """The expected shapes of stored tensors that belong to modules saved whole (heads)."""
     modules = base_modules(model)
-    shapes = {}
-    for path in saved_whole_paths(model, config):
-        for name, parameter in modules[path].named_parameters(recurse=False):
-            shapes[f"{MODEL_PREFIX}{path}.{name}"] = tuple(parameter.shape)
-    return shapes
+    return {
+        f"{MODEL_PREFIX}{path}.{name}": tuple(tensor.shape)
+        for path in saved_whole_paths(model, config)
+        for name, tensor in modules[path].state_dict().items()
+    }

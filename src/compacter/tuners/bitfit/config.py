@@ -21,9 +21,9 @@ class BitFitConfig(AdapterConfig):
     biases: Biases = field(
         default="auto",
         metadata={
-            "help": "existing: a change to every bias of the model; added: a bias for every linear "
-            "layer and layer norm of the blocks and for the output layer; auto: existing, or "
-            "added if the blocks of the model have no biases at all"
+            "help": "existing: a change to the bias of every module that has one; added: a bias "
+            "for every linear layer and layer norm of the blocks and for the output layer; auto: "
+            "existing, or added if the blocks of the model have no biases at all"
         },
     )
     tune_output_layer: bool = field(

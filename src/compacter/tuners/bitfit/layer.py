@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from compacter.errors import AdapterError
-from compacter.models import output_width
+from compacter.models import is_layer_norm, output_width
 from compacter.tuners.bitfit.config import BitFitConfig
 from compacter.tuners.layers import SharedParameters, TunerLayer
+
+CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _NormBase)
+"""Modules whose output is (batch, channels, ...), with one bias per channel."""
 
 
 def bias_width(module: nn.Module) -> int | None:
     """The number of biases that a module has, or could have; None if it cannot have any."""
     if isinstance(module, _ConvNd):
         return module.out_channels
-    width = output_width(module)
-    if width is not None:
-        return width
     weight = module._parameters.get("weight")
-    return weight.numel() if weight is not None and weight.dim() == 1 else None
+    if weight is not None and (is_layer_norm(module) or isinstance(module, CHANNELS_FIRST)):
+        return weight.numel()
+    return output_width(module)
 
 
 class BitFitLayer(TunerLayer):
@@ -41,26 +43,22 @@ class BitFitLayer(TunerLayer):
         if adapter not in self.bitfit_bias:
             return output
         bias = self.bitfit_bias[adapter].to(output.dtype)
-        if isinstance(self.base_layer, _ConvNd):  # channels come before the spatial dimensions
-            bias = bias.reshape(-1, *[1] * len(self.base_layer.kernel_size))
+        if isinstance(self.base_layer, CHANNELS_FIRST):
+            bias = bias.reshape(-1, *[1] * (output.dim() - 2))
         changed: Tensor = output + bias
         return changed
 
-    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        super().merge(safe_merge, adapter_names)
-        self._add_to_base(self.merged_adapters, 1.0)
+    def merge_into_base(self, adapter: str) -> None:
+        super().merge_into_base(adapter)
+        self._add_to_base(adapter, 1.0)
 
-    def unmerge(self) -> None:
-        self._add_to_base(self.merged_adapters, -1.0)
-        super().unmerge()
+    def unmerge_from_base(self, adapter: str) -> None:
+        self._add_to_base(adapter, -1.0)
+        super().unmerge_from_base(adapter)
 
-    def _add_to_base(self, adapters: list[str], sign: float) -> None:
-        for adapter in adapters:
-            if adapter in self.bitfit_bias:
-                if getattr(self.base_layer, "bias", None) is None:
-                    raise AdapterError(
-                        f"{type(self.base_layer).__name__} has no bias to merge into"
-                    )
-                self.base_layer.bias.data += sign * self.bitfit_bias[adapter].data.to(
-                    self.base_layer.bias.dtype
-                )
+    @torch.no_grad()
+    def _add_to_base(self, adapter: str, sign: float) -> None:
+        if adapter in self.bitfit_bias:
+            bias = self.base_layer.bias  # the tuner saw to it that there is one
+            assert isinstance(bias, Tensor)
+            bias.add_(self.bitfit_bias[adapter].to(bias.dtype), alpha=sign)

@@ -73,12 +73,12 @@ class BitFitModel(Tuner):
         except ArchitectureError:  # a model without one, such as an encoder
             return []
 
-    def _check_merge_allowed(self) -> None:
+    def check_mergeable(self, adapter: str) -> None:
         homeless = [
             name
             for name, module in self.model.named_modules()
             if isinstance(module, BitFitLayer)
-            and set(self.active_adapters) & set(module.bitfit_bias)
+            and adapter in module.bitfit_bias
             and getattr(module.base_layer, "bias", None) is None
         ]
         if homeless:

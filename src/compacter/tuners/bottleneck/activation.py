@@ -16,7 +16,7 @@ def find_activation(name: str) -> nn.Module:
     if name == "gelu_new":
         return nn.GELU("tanh")
     if name not in ACT2FN:
-        near = difflib.get_close_matches(name, ACT2FN, n=1)
+        near = difflib.get_close_matches(str(name), ACT2FN, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(ACT2FN)}"
         raise SettingError(f"activation={name!r} is unknown to transformers; {hint}")
     activation: nn.Module = ACT2FN[name]

@@ -8,11 +8,10 @@ from typing import ClassVar, get_args
 from peft import PeftType
 
 from compacter.errors import SettingError
+from compacter.models import POSITIONS
 from compacter.nn.projections import OWN_A_STD, SHARED_A_STD, ProjectionKind
 from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.config import AdapterConfig
-
-POSITIONS = ("attention", "feed_forward")
 
 
 @dataclass
@@ -63,9 +62,9 @@ class CompacterConfig(AdapterConfig):
             )
         for name in ("n", "bottleneck", "rank"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:
                 raise SettingError(f"{name}={value!r} does not fit; expected a whole number from 1")
-        if not isinstance(self.drop_layers, int) or self.drop_layers < 0:
+        if type(self.drop_layers) is not int or self.drop_layers < 0:
             raise SettingError(
                 f"drop_layers={self.drop_layers!r} does not fit; expected a whole number from 0"
             )
@@ -73,8 +72,8 @@ class CompacterConfig(AdapterConfig):
             raise SettingError(
                 f"positions={self.positions} do not fit; choose from {', '.join(POSITIONS)}"
             )
-        if self.A_std is not None and not self.A_std > 0:
-            raise SettingError(f"A_std={self.A_std} does not fit; expected a number above 0")
+        if self.A_std is not None and not (isinstance(self.A_std, int | float) and self.A_std > 0):
+            raise SettingError(f"A_std={self.A_std!r} does not fit; expected a number above 0")
         if self.is_hypercomplex and self.bottleneck % self.n:
             raise SettingError(
                 f"n={self.n} does not divide bottleneck={self.bottleneck}; "

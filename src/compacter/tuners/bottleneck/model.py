@@ -60,7 +60,7 @@ class CompacterModel(Tuner):
     def shared_parameters(self, config: CompacterConfig, plan: Plan) -> dict[str, nn.Parameter]:
         return {"A": slow_weights(config.n, config.initial_A_std)} if config.shares_A else {}
 
-    def _check_merge_allowed(self) -> None:
+    def check_mergeable(self, adapter: str) -> None:
         raise AdapterError(
             "bottleneck adapters cannot be merged: y + U(gelu(D(y))) is not linear in y, so no "
             "weight of the base model can take it; use unload() to get the base model back"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,73 +23,81 @@ class MovedTensor:
     owner: bool  # of the modules that share a tied tensor, one merges it
 
 
+@dataclass(frozen=True)
+class Moves:
+    """What an adapter moves in one module, by the name of the parameter in it."""
+
+    tensors: dict[str, MovedTensor]
+    seed: int
+
+
 class IntrinsicLayer(TunerLayer):
     """W -> W + lambda P theta for the parameters that the wrapped module itself holds.
 
     P theta has the size of W, so it is made when the module runs and made again for the backward
     pass: at no time does it exist for more than one module."""
 
-    other_param_names = ("projection_seeds",)
+    other_param_names = ("moves",)
 
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__(base_layer, shared)
-        self.tensors: dict[str, MovedTensor] = {}
-        self.projection_seeds: dict[str, int] = {}
-        self._has_children = any(True for _ in base_layer.children())
+        self.moves: dict[str, Moves] = {}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         adapter = self.shared.active
         output: Tensor
-        if adapter is None:
+        if adapter is None or adapter not in self.moves:
             output = self.base_layer(*args, **kwargs)
         elif torch.is_grad_enabled():
-            output = checkpoint(
-                self._forward_moved,
-                adapter,
-                *args,
-                use_reentrant=False,
-                preserve_rng_state=self._has_children,  # a single layer draws nothing at random
-                **kwargs,
-            )
+            output = checkpoint(self._forward_moved, adapter, *args, use_reentrant=False, **kwargs)
         else:
             output = self._forward_moved(adapter, *args, **kwargs)
         return output
 
     def _forward_moved(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
-        moved = {
-            name: self._parameter(name) + self.delta(name, adapter).to(self._parameter(name).dtype)
-            for name in self.tensors
-        }
+        moved = {name: self._moved(name, adapter) for name in self.moves[adapter].tensors}
         output: Tensor = functional_call(self.base_layer, moved, args, kwargs, tie_weights=False)
         return output
 
+    @property
+    def weight(self) -> Tensor:
+        """The moved weight for models that read the weight of an embedding instead of calling it
+        (DeBERTa's relative positions). Others are only asked for their dtype (T5's wo), for which
+        the projection would be wasted."""
+        adapter = self.shared.active
+        is_read = isinstance(self.base_layer, nn.Embedding)
+        if is_read and adapter is not None and adapter in self.moves:
+            return self._moved("weight", adapter)
+        return cast(Tensor, self.base_layer.weight)
+
+    def _moved(self, name: str, adapter: str) -> Tensor:
+        parameter = self._parameter(name)
+        return parameter + self.delta(name, adapter).to(parameter.dtype)
+
     def delta(self, name: str, adapter: str) -> Tensor:
         """lambda_j P_j theta in the shape of the parameter."""
-        tensor, parameter = self.tensors[name], self._parameter(name)
+        tensor, parameter = self.moves[adapter].tensors[name], self._parameter(name)
         theta, lambdas = self.shared.get("theta", adapter), self.shared.get("lambda", adapter)
         assert theta is not None
         assert lambdas is not None
         theta, scale = theta.to(parameter.device), lambdas[tensor.index].to(parameter.device)
-        seed = self.projection_seeds[adapter]
+        seed = self.moves[adapter].seed
         fastfood = Fastfood(theta.numel(), parameter.numel(), seed, tensor.name)
         return scale * fastfood(theta).reshape(parameter.shape)
 
-    def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
-        super().merge(safe_merge, adapter_names)
-        self._add_to_base(self.merged_adapters, 1.0)
+    def merge_into_base(self, adapter: str) -> None:
+        self._add_to_base(adapter, 1.0)
 
-    def unmerge(self) -> None:
-        self._add_to_base(self.merged_adapters, -1.0)
-        super().unmerge()
+    def unmerge_from_base(self, adapter: str) -> None:
+        self._add_to_base(adapter, -1.0)
 
     @torch.no_grad()
-    def _add_to_base(self, adapters: list[str], sign: float) -> None:
-        for adapter in adapters:
-            for name, tensor in self.tensors.items():
-                if tensor.owner:
-                    parameter = self._parameter(name)
-                    parameter.add_(self.delta(name, adapter).to(parameter.dtype), alpha=sign)
+    def _add_to_base(self, adapter: str, sign: float) -> None:
+        for name, tensor in self.moves[adapter].tensors.items():
+            if tensor.owner:
+                parameter = self._parameter(name)
+                parameter.add_(self.delta(name, adapter).to(parameter.dtype), alpha=sign)
 
     def _parameter(self, name: str) -> nn.Parameter:
         return self.base_layer.get_parameter(name)

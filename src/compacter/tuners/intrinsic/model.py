@@ -10,7 +10,7 @@ from torch import nn
 from compacter.errors import ArchitectureError, SettingError
 from compacter.models import base_modules
 from compacter.tuners.intrinsic.config import IntrinsicSAIDConfig
-from compacter.tuners.intrinsic.layer import IntrinsicLayer, MovedTensor
+from compacter.tuners.intrinsic.layer import IntrinsicLayer, MovedTensor, Moves
 from compacter.tuners.tuner import Plan, Tuner, saved_whole_paths
 
 
@@ -48,10 +48,9 @@ class IntrinsicSAIDModel(Tuner):
         for path, tensors in self._tensors.items():
             layer = model.get_submodule(path)
             assert isinstance(layer, IntrinsicLayer)
-            layer.tensors = tensors
-            layer.projection_seeds[adapter_name] = seed
+            layer.moves[adapter_name] = Moves(tensors, seed)
 
-    def _check_merge_allowed(self) -> None:
+    def check_mergeable(self, adapter: str) -> None:
         """A sum of weights can always be merged."""
 
 
