@@ -30,8 +30,7 @@ def check_versions() -> None:
         parsed = _parse(found)
         if not lowest <= parsed < beyond:
             raise ImportError(
-                f"compacter needs {wanted} and found {package} {found}: "
-                f"pip install '{wanted}'"
+                f"compacter needs {wanted} and found {package} {found}: pip install '{wanted}'"
             )
 
 

@@ -39,7 +39,7 @@ def edit_config(folder: Path, **values):
 
 
 def refused(folder: Path, message: str, base=None):
-    """By every way of loading: into a bare model, and beside an adapter that is there already."""
+    """Into a bare model, and beside an adapter that is there already."""
     base = TINY["t5"]() if base is None else base
     with unchanged(base), pytest.raises(CompacterError, match=message):
         PeftModel.from_pretrained(base, folder)
@@ -97,9 +97,20 @@ def test_pickle_is_never_read(folder):
 
 def test_pickle_is_never_kept(tmp_path):
     model = attach_tiny("t5", "compacter")
-    with pytest.raises(AdapterError, match="adapters are saved as safetensors only"):
-        model.save_pretrained(str(tmp_path), safe_serialization=False)
-    assert not (tmp_path / "adapter_config.json").exists()
+    for name in ("empty", "saved"):  # also not beside the safetensors of an earlier save
+        if name == "saved":
+            save(model, tmp_path / name)
+        with pytest.raises(AdapterError, match="adapters are saved as safetensors only"):
+            model.save_pretrained(str(tmp_path / name), safe_serialization=False)
+        assert not (tmp_path / name / "adapter_model.bin").exists()
+    assert not (tmp_path / "empty" / "adapter_config.json").exists()
+
+
+def test_transformers_refuses_an_adapter_of_another_model(folder):
+    base = TINY["bert"]()
+    with unchanged(base), pytest.raises(AdapterError, match="does not fit this model"):
+        base.load_adapter(str(folder))
+    assert not getattr(base, "peft_config", None)
 
 
 def test_a_tensor_missing(folder):

@@ -478,3 +478,153 @@ def test_intrinsic_said_keeps_no_projected_weight_for_the_backward_pass():
     assert kept
     assert not projected
     loss.backward()
+
+
+def trainable_names(model):
+    return {name for name, p in model.named_parameters() if p.requires_grad}
+
+
+def test_disabling_leaves_flags_as_they_were(config, tmp_path):
+    """Also when a frozen adapter was loaded beside a trainable one, or the other way round."""
+    folder = save(scrambled(config), tmp_path)
+    model = get_peft_model(TINY["t5"](), config())
+    model.load_adapter(folder, adapter_name="reference")
+    before = trainable_names(model)
+    assert before
+    with model.disable_adapter():
+        pass
+    assert trainable_names(model) == before
+    loaded = PeftModel.from_pretrained(TINY["t5"](), folder)
+    loaded.add_adapter("second", config())
+    before = trainable_names(loaded)
+    with loaded.disable_adapter():
+        pass
+    assert trainable_names(loaded) == before
+    loaded.set_requires_grad("default", True)
+    before = trainable_names(loaded)
+    with loaded.disable_adapter():
+        pass
+    assert trainable_names(loaded) == before
+
+
+def test_disabling_leaves_a_frozen_head_frozen(tmp_path):
+    folder = save(attach_tiny("bert", "compacter"), tmp_path)
+    model = PeftModel.from_pretrained(TINY["bert"](), folder)
+    with model.disable_adapter():
+        pass
+    assert not trainable_names(model)
+
+
+def test_switching_while_disabled():
+    model = scrambled(CONFIGS["compacter"])
+    model.add_adapter("second", CompacterConfig(bottleneck=8))
+    with model.disable_adapter():
+        model.set_adapter("second")
+    assert all(".second" in name for name in trainable_names(model))
+    assert trainable_names(model)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (CompacterConfig, BitFitConfig, "adapters of another kind .compacter."),
+        (BitFitConfig, lambda: IntrinsicSAIDConfig(intrinsic_dim=300), "another kind .bitfit."),
+    ],
+)
+def test_transformers_cannot_mix_kinds_of_adapters(first, second, message):
+    model = TINY["t5"]()
+    model.add_adapter(first(), adapter_name="one")
+    with unchanged(model), pytest.raises(AdapterError, match=message):
+        model.add_adapter(second(), adapter_name="two")
+    assert list(model.peft_config) == ["one"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"modules_to_save": ["wo"]},
+        {"modules_to_save": ["lm_head"], "tune_output_layer": True},
+    ],
+)
+def test_a_module_is_adapted_or_trained_whole(settings):
+    base = TINY["t5"]()
+    with unchanged(base), pytest.raises(AdapterError, match="would be both adapted and trained"):
+        get_peft_model(base, CompacterConfig(bottleneck=8, **settings))
+
+
+def test_a_second_adapter_beside_modules_trained_whole():
+    model = get_peft_model(
+        TINY["t5"](), CompacterConfig(bottleneck=8, modules_to_save=["decoder.final_layer_norm"])
+    )
+    with unchanged(model), pytest.raises(AdapterError, match="that another adapter trains whole"):
+        model.add_adapter("second", CompacterConfig(bottleneck=8))
+    model = get_peft_model(TINY["t5"](), CompacterConfig(bottleneck=8))
+    second = CompacterConfig(bottleneck=8, modules_to_save=["decoder.final_layer_norm"])
+    with unchanged(model), pytest.raises(AdapterError, match="cannot be trained whole"):
+        model.add_adapter("second", second)
+
+
+def test_a_head_with_buffers_is_saved_and_loaded(tmp_path):
+    def base():
+        model = TINY["bert"]()
+        torch.manual_seed(4)
+        model.classifier = torch.nn.Sequential(torch.nn.Linear(32, 2), torch.nn.BatchNorm1d(2))
+        return model.eval()
+
+    model = compacter.attach(base(), "compacter")
+    inputs = inputs_of("bert")
+    train(model, inputs)
+    loaded = PeftModel.from_pretrained(base(), save(model, tmp_path)).eval()
+    assert torch.equal(logits(loaded, **inputs), logits(model, **inputs))
+
+
+@pytest.mark.parametrize(
+    ("family", "model_class", "head"),
+    [
+        ("bart", "BartForSequenceClassification", "classification_head"),
+        ("t5", "T5ForSequenceClassification", "classification_head"),
+        ("bert", "BertForMultipleChoice", "classifier"),
+        ("bert", "BertForQuestionAnswering", "qa_outputs"),
+        ("distilbert", "DistilBertForSequenceClassification", "pre_classifier"),
+        ("vit", "ViTForImageClassification", "classifier"),
+    ],
+)
+@pytest.mark.parametrize("method", ["compacter", "prompt-tuning-r"])
+def test_new_heads_are_trained(family, model_class, head, method):
+    import transformers
+
+    if method == "prompt-tuning-r" and model_class in (
+        "ViTForImageClassification",
+        "BertForMultipleChoice",
+    ):
+        pytest.skip("no prompts for images and for several choices")
+    base = getattr(transformers, model_class)(TINY[family]().config)
+    settings = {"num_tokens": 3} if method == "prompt-tuning-r" else {}
+    model = compacter.attach(base, method, **settings)
+    assert any(f".{head}.modules_to_save." in name for name in trainable_names(model))
+
+
+def test_bitfit_on_channels():
+    """Convolutions and group norms have their channels in the second dimension."""
+
+    class Sound(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(
+                torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Linear(5, 5)) for _ in range(2)
+            )
+            self.conv = torch.nn.Conv1d(3, 4, 1)
+            self.norm = torch.nn.GroupNorm(2, 4)
+            self.batch = torch.nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.batch(self.norm(self.conv(x)))
+
+    torch.manual_seed(0)
+    model = get_peft_model(Sound().eval(), BitFitConfig(biases="existing")).eval()
+    scramble(model)
+    x = torch.randn(2, 3, 5)
+    expected = model(x)
+    torch.testing.assert_close(model.merge_and_unload()(x), expected)

@@ -30,6 +30,9 @@ from tiny_models import TINY
         ({"activation": "?"}, "activation='.' is unknown to transformers; choose one of gelu"),
         ({"activation": "xielu"}, "activation='xielu' has parameters of its own"),
         ({"A_std": 0.0}, "A_std=0.0 does not fit"),
+        ({"A_std": "x"}, "A_std='x' does not fit; expected a number above 0"),
+        ({"n": True}, "n=True does not fit"),
+        ({"activation": 3}, "activation=3 is unknown"),
     ],
 )
 def test_config_refuses(settings, message):
@@ -83,6 +86,28 @@ def test_attach_refuses(method, settings, message):
     base = TINY["t5"]()
     with unchanged(base), pytest.raises(MethodError, match=message):
         compacter.attach(base, method, **settings)
+
+
+def test_attach_needs_a_bare_model():
+    with pytest.raises(MethodError, match="needs a model, found a str; load it first"):
+        compacter.attach("t5-base", "compacter")
+    with pytest.raises(MethodError, match="has adapters already; add another one with"):
+        compacter.attach(attach_tiny("t5", "compacter"), "compacter", adapter_name="second")
+    with pytest.raises(MethodError, match="no method None"):
+        compacter.attach(TINY["t5"](), None)
+
+
+def test_attach_asks_for_no_hidden_size_that_it_does_not_need():
+    model = compacter.attach(Residual(3), "compacter", n=4, bottleneck=8, target_modules=["lin0"])
+    assert model.peft_config["default"].bottleneck == 8
+
+
+@pytest.mark.parametrize("family", ["distilbert", "electra"])
+def test_prompts_have_the_width_of_the_embeddings(family):
+    model = attach_tiny(family, "prompt-tuning-t")
+    width = model.get_base_model().get_input_embeddings().weight.shape[1]
+    assert model.prompt_encoder["default"].embedding.weight.shape[1] == width
+    train(model, inputs_of(family))
 
 
 def test_prompts_need_tokens():

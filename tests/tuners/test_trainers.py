@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
 
+import compacter
 from adapting import TUNER_METHODS, attach_tiny, inputs_of, logits, parameters_of
 from compacter import CompacterConfig
 from tiny_models import TINY, VOCAB
@@ -126,6 +127,13 @@ def test_trl_sft_trainer(tmp_path):
     assert torch.equal(logits(loaded, **inputs), logits(trained, **inputs))
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
 def ddp_worker(rank: int, port: int, folder: str, method: str) -> None:
     """One of two processes: half of the batch each, one optimiser step."""
     torch.set_num_threads(1)
@@ -144,10 +152,7 @@ def ddp_worker(rank: int, port: int, folder: str, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["compacter", "bitfit", "intrinsic-said"])
 def test_two_ddp_processes_have_the_gradients_of_one(method, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(ddp_worker, (port, str(tmp_path), method), nprocs=2)
+    torch.multiprocessing.spawn(ddp_worker, (free_port(), str(tmp_path), method), nprocs=2)
     model = attach_tiny("t5", method)
     model(**inputs_of("t5", batch=4)).loss.backward()
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
@@ -162,3 +167,71 @@ def test_get_peft_model_then_trainer_decodes(tmp_path):
     Trainer(model, arguments(tmp_path, max_steps=2), train_dataset=rows()).train()
     ids = torch.tensor([rows()[0]["input_ids"]])
     assert model.generate(input_ids=ids, max_new_tokens=3, num_beams=2).shape[0] == 1
+
+
+@pytest.mark.parametrize("method", ["full", "compacter", "bitfit"])
+@pytest.mark.parametrize("family", ["t5", "bart", "bert", "llama"])
+def test_gradient_accumulation_does_not_scale_the_loss(family, method, tmp_path):
+    """Plain Trainer takes T5 for a model that divides by all items of all accumulated batches."""
+
+    def first_step(accumulation: int) -> tuple[float, float]:
+        base = TINY[family]()
+        torch.manual_seed(1)
+        model = compacter.attach(base, method)
+        data = [
+            {name: value[i] for name, value in inputs_of(family, batch=8).items()} for i in range(8)
+        ]
+        run = Trainer(
+            model,
+            arguments(
+                tmp_path,
+                max_steps=1,
+                per_device_train_batch_size=8 // accumulation,
+                gradient_accumulation_steps=accumulation,
+                save_strategy="no",
+                max_grad_norm=1e9,
+            ),
+            train_dataset=data,
+        )
+        run.train()
+        entry = next(entry for entry in run.state.log_history if "grad_norm" in entry)
+        return entry["loss"], entry["grad_norm"]
+
+    expected = first_step(1)
+    for accumulation in (2, 4):
+        assert first_step(accumulation) == pytest.approx(expected, rel=1e-3)
+
+
+def test_get_peft_model_does_not_scale_the_loss_either():
+    assert (
+        get_peft_model(TINY["t5"](), CompacterConfig()).get_base_model().accepts_loss_kwargs
+        is False
+    )
+    llama = get_peft_model(TINY["llama"](), CompacterConfig()).get_base_model()
+    assert not hasattr(llama, "accepts_loss_kwargs")  # divides by the items itself
+
+
+def reentrant_worker(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=1
+    )
+    model = attach_tiny("t5", "compacter").train()
+    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    parallel = nn.parallel.DistributedDataParallel(model, static_graph=True)
+    parallel(**inputs_of("t5"), use_cache=False).loss.backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    torch.save(gradients, f"{folder}/gradients.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_shared_slow_weights_under_ddp_with_reentrant_checkpointing(tmp_path):
+    """One parameter used in every checkpointed block: DDP needs static_graph=True for it."""
+    torch.multiprocessing.spawn(reentrant_worker, (free_port(), str(tmp_path)), nprocs=1)
+    model = attach_tiny("t5", "compacter").train()
+    model(**inputs_of("t5")).loss.backward()
+    found = torch.load(tmp_path / "gradients.pt")
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=1e-6)

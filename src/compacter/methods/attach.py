@@ -137,7 +137,10 @@ def _prompt_config(
         task_type=task,
         num_virtual_tokens=num_tokens,
         num_transformer_submodules=1,
-        token_dim=embeddings.weight.shape[1],  # PEFT guesses, wrongly for ELECTRA
+        # PEFT works these out from the configuration, wrongly for ELECTRA, not for DistilBERT
+        token_dim=embeddings.weight.shape[1],
+        num_attention_heads=getattr(model.config, "num_attention_heads", 1),
+        num_layers=getattr(model.config, "num_hidden_layers", 1),
         modules_to_save=task_heads(model),
     )
 

@@ -112,9 +112,9 @@ class Tuner(BaseTuner):
         whole = saved_whole_paths(model, config)
         for path, layer_cls in self._plan.layers.items():
             found = modules.get(path)
-            if found is None:
+            if found is None or isinstance(found, AuxiliaryTrainingWrapper):
                 raise AdapterError(
-                    f"{path} lies in a module that another adapter trains whole (modules_to_save), "
+                    f"{path} is, or lies in, a module that another adapter trains whole (modules_to_save), "
                     "so no adapter can be put there; name the same modules_to_save, or use a model "
                     "of its own for each"
                 )
