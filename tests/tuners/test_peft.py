@@ -7,6 +7,7 @@ import io
 
 import pytest
 import torch
+import transformers
 from peft import AutoPeftModelForSeq2SeqLM, PeftConfig, PeftModel, get_peft_model
 
 import compacter
@@ -578,26 +579,26 @@ def test_a_head_with_buffers_is_saved_and_loaded(tmp_path):
     assert torch.equal(logits(loaded, **inputs), logits(model, **inputs))
 
 
+NEW_HEADS = [
+    ("bart", "BartForSequenceClassification", "classification_head"),
+    ("t5", "T5ForSequenceClassification", "classification_head"),
+    ("bert", "BertForQuestionAnswering", "qa_outputs"),
+    ("distilbert", "DistilBertForSequenceClassification", "pre_classifier"),
+]
+NEW_HEADS_WITHOUT_PROMPTS = [
+    ("bert", "BertForMultipleChoice", "classifier"),
+    ("vit", "ViTForImageClassification", "classifier"),
+]
+
+
 @pytest.mark.parametrize(
-    ("family", "model_class", "head"),
+    ("method", "family", "model_class", "head"),
     [
-        ("bart", "BartForSequenceClassification", "classification_head"),
-        ("t5", "T5ForSequenceClassification", "classification_head"),
-        ("bert", "BertForMultipleChoice", "classifier"),
-        ("bert", "BertForQuestionAnswering", "qa_outputs"),
-        ("distilbert", "DistilBertForSequenceClassification", "pre_classifier"),
-        ("vit", "ViTForImageClassification", "classifier"),
+        *(("compacter", *case) for case in NEW_HEADS + NEW_HEADS_WITHOUT_PROMPTS),
+        *(("prompt-tuning-r", *case) for case in NEW_HEADS),
     ],
 )
-@pytest.mark.parametrize("method", ["compacter", "prompt-tuning-r"])
-def test_new_heads_are_trained(family, model_class, head, method):
-    import transformers
-
-    if method == "prompt-tuning-r" and model_class in (
-        "ViTForImageClassification",
-        "BertForMultipleChoice",
-    ):
-        pytest.skip("no prompts for images and for several choices")
+def test_new_heads_are_trained(method, family, model_class, head):
     base = getattr(transformers, model_class)(TINY[family]().config)
     settings = {"num_tokens": 3} if method == "prompt-tuning-r" else {}
     model = compacter.attach(base, method, **settings)

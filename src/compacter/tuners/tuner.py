@@ -114,9 +114,9 @@ class Tuner(BaseTuner):
             found = modules.get(path)
             if found is None or isinstance(found, AuxiliaryTrainingWrapper):
                 raise AdapterError(
-                    f"{path} is, or lies in, a module that another adapter trains whole (modules_to_save), "
-                    "so no adapter can be put there; name the same modules_to_save, or use a model "
-                    "of its own for each"
+                    f"{path} is, or lies in, a module that another adapter trains whole, so no "
+                    "adapter can be put there; name the same modules_to_save, or use a model of "
+                    "its own for each"
                 )
             if path in whole:
                 raise AdapterError(
