@@ -1,0 +1,115 @@
+"""GLUE and SuperGLUE from the Hugging Face hub, at a fixed revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compacter.errors import TaskError
+from compacter.extras import require
+from compacter.tasks.rows import Row
+from compacter.tasks.sources.reading import (
+    UNLABELLED,
+    checked_copa_question,
+    listing,
+    read_label,
+    show,
+)
+from compacter.tasks.table import HubFiles, Split, Task, nearest
+
+
+@dataclass(frozen=True)
+class Hub:
+    """`path`: a copy of the hub's repository on disk, with a folder of Parquet files for each task,
+    to read in place of the hub. `revision`: another one than the one this package was made for."""
+
+    path: str | Path | None = None
+    revision: str | None = None
+    cache_dir: str | Path | None = None
+
+    def load_rows(self, task: Task, split: Split) -> list[Row]:
+        if task.hub is None:
+            raise TaskError(f"the task {task.name!r} is not on the hub")
+        where = f"{self.path or task.hub.repository}/{task.hub.config}, {split}"
+        return list(_rows(task, where, self._columns(task.hub, split), split))
+
+    def _columns(self, hub: HubFiles, split: Split) -> Mapping[str, list[Any]]:
+        datasets = require("datasets", "train", "loading a task from the hub")
+        cache_dir = None if self.cache_dir is None else str(self.cache_dir)
+        try:
+            if self.path is not None:
+                dataset = datasets.load_dataset(
+                    str(self.path),
+                    data_dir=hub.config,
+                    split=hub.splits[split],
+                    cache_dir=cache_dir,
+                )
+            else:
+                dataset = datasets.load_dataset(
+                    hub.repository,
+                    hub.config,
+                    revision=self.revision or hub.revision,
+                    split=hub.splits[split],
+                    cache_dir=cache_dir,
+                )
+        except Exception as error:  # whatever the network, the cache or the files came up with
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise TaskError(
+                f"{self.path or hub.repository} ({hub.config}, {split}) could not be loaded "
+                f"({lines[0].rstrip('.')}); without a network, name a folder with the official "
+                "files: --data-dir DIR"
+            ) from None
+        columns: Mapping[str, list[Any]] = dataset[:]
+        return columns
+
+
+def _rows(task: Task, where: str, columns: Mapping[str, list[Any]], split: Split) -> Iterator[Row]:
+    answers = task.kind == "entity"
+    grouped = answers or task.name == "multirc"
+    wanted = [name for name in task.fields if name != "entities"]
+    wanted += ["entities", "answers"] if answers else ["label"]
+    wanted += ["idx"] if grouped else []
+    for name in wanted:
+        if name not in columns:
+            raise TaskError(
+                f"{where}: there is no column {name!r} (found {listing(list(columns), 16)})"
+                f"{nearest(name, columns)}"
+            )
+    count = len(columns[wanted[0]])
+    if not count:
+        raise TaskError(f"{where} has no rows; expected rows")
+    for index in range(count):
+        yield _row(
+            task, f"{where}, row {index}", {n: columns[n][index] for n in wanted}, index, split
+        )
+
+
+def _row(task: Task, where: str, value: Mapping[str, Any], index: int, split: Split) -> Row:
+    fields = {name: value[name] for name in task.fields if name != "entities"}
+    for name, text in fields.items():
+        if not isinstance(text, str):
+            raise TaskError(f"{where}: {name!r} is {show(text)}; expected a text")
+    if task.kind == "entity":
+        group = (value["idx"]["passage"], value["idx"]["query"])
+        answers = tuple(sorted(set(value["answers"])))
+        if not answers and split != "test":
+            raise TaskError(f"{where}: a query has no answers; expected at least one")
+        return Row(fields, None, answers, tuple(sorted(set(value["entities"]))), group, index)
+    candidates: tuple[str, ...] = ()
+    if task.kind == "choice":
+        checked_copa_question(where, fields["question"])
+        candidates = (fields["choice1"], fields["choice2"])
+    label = None
+    if value["label"] != UNLABELLED or split != "test":
+        label = read_label(task, where, value["label"])
+        if task.kind == "number":
+            label = float(f"{label:.6g}")  # the hub's numbers have 32 bits: 3.8 reads 3.79999995
+    return Row(
+        fields,
+        label,
+        candidates=candidates,
+        group=(value["idx"]["paragraph"], value["idx"]["question"]) if "idx" in value else None,
+        index=index,
+    )
