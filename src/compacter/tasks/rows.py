@@ -23,4 +23,4 @@ class Row:
     group: tuple[int, int] | None = None
     """Rows that are scored together: MultiRC (paragraph, question); ReCoRD (passage, query)."""
     index: int = 0
-    """The row's place in its file, from 0."""
+    """The row's place in its published split or file, from 0."""

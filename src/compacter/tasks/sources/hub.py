@@ -22,8 +22,9 @@ from compacter.tasks.table import HubFiles, Split, Task, nearest
 
 @dataclass(frozen=True)
 class Hub:
-    """`path`: a copy of the hub's repository on disk, with a folder of Parquet files for each task,
-    to read in place of the hub. `revision`: another one than the one this package was made for."""
+    """`path`: a copy of the hub's repository on disk to read in place of the hub: its README.md,
+    which lists the tasks, and a folder of Parquet files for each. `revision`: another one than the
+    one that the table of tasks names."""
 
     path: str | Path | None = None
     revision: str | None = None
@@ -39,21 +40,13 @@ class Hub:
         datasets = require("datasets", "train", "loading a task from the hub")
         cache_dir = None if self.cache_dir is None else str(self.cache_dir)
         try:
-            if self.path is not None:
-                dataset = datasets.load_dataset(
-                    str(self.path),
-                    data_dir=hub.config,
-                    split=hub.splits[split],
-                    cache_dir=cache_dir,
-                )
-            else:
-                dataset = datasets.load_dataset(
-                    hub.repository,
-                    hub.config,
-                    revision=self.revision or hub.revision,
-                    split=hub.splits[split],
-                    cache_dir=cache_dir,
-                )
+            dataset = datasets.load_dataset(
+                hub.repository if self.path is None else str(self.path),
+                hub.config,
+                revision=self.revision or hub.revision,
+                split=hub.splits[split],
+                cache_dir=cache_dir,
+            )
         except Exception as error:  # whatever the network, the cache or the files came up with
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise TaskError(

@@ -119,8 +119,8 @@ def _tsv_rows(task: Task, disk: DiskFiles, path: Path, *, labelled: bool) -> Ite
     header = list(disk.header) if disk.header and labelled else lines.pop(0)[1]
     wanted = [*task.fields, "label"] if labelled else [*task.fields]
     place = {name: _column(path, header, disk.columns.get(name, name)) for name in wanted}
-    short = 0
-    for index, (number, cells) in enumerate(lines):
+    count = short = 0
+    for number, cells in lines:
         where = f"{path}, line {number}"
         if len(cells) < len(header) and disk.skip_short_rows:
             short += 1
@@ -133,8 +133,9 @@ def _tsv_rows(task: Task, disk: DiskFiles, path: Path, *, labelled: bool) -> Ite
         yield Row(
             fields={name: cells[place[name]] for name in task.fields},
             label=read_label(task, where, cells[place["label"]]) if labelled else None,
-            index=index,
+            index=count,
         )
+        count += 1
     if short:
         logger.warning("%s: %d rows with too few columns were left out", path, short)
 
