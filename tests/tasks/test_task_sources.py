@@ -6,10 +6,12 @@ import logging
 import os
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from compacter.errors import TaskError
 from compacter.tasks import SPLITS, TASKS, Hub, OfficialFiles, Row, load, load_split
 from task_files import FOREST, OFFICIAL, PARAGRAPH, TASK_NAMES, tsv, write_hub, write_official
 
@@ -155,6 +157,67 @@ def test_the_hub_is_asked_for_the_fixed_revision(monkeypatch: pytest.MonkeyPatch
         (("nyu-mll/glue", "mnli"), mnli.hub.revision, "validation_matched"),
         (("aps/super_glue", "cb"), "main", "train"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "message"),
+    [
+        ("cb", {"premise": ["p"], "label": [0]}, "no column 'hypothesis'.*found 'premise'"),
+        ("cb", {"premise": ["p"], "hypothesis": ["h"], "label": [3]}, "row 0: the label is 3"),
+        ("cb", {"premise": ["p"], "hypothesis": ["h"], "label": [-1]}, "the label is -1"),
+        ("cb", {"premise": [None], "hypothesis": ["h"], "label": [0]}, "'premise' is None"),
+        ("cb", {"premise": [], "hypothesis": [], "label": []}, "has no rows"),
+        (
+            "multirc",
+            {"paragraph": ["p"], "question": ["q"], "answer": ["a"], "label": [0], "idx": [3]},
+            "'idx' is 3; expected 'paragraph' and 'question'",
+        ),
+        (
+            "record",
+            {
+                "passage": ["p"],
+                "query": ["q"],
+                "entities": [["e"]],
+                "answers": [[]],
+                "idx": [{"passage": 0, "query": 0}],
+            },
+            "a query has no answers",
+        ),
+        (
+            "record",
+            {
+                "passage": ["p"],
+                "query": ["q"],
+                "entities": ["e"],
+                "answers": [["e"]],
+                "idx": [{"passage": 0, "query": 0}],
+            },
+            "'entities' is 'e'; expected a list of texts",
+        ),
+    ],
+)
+def test_a_hub_that_has_changed(
+    task: str, columns: dict[str, list], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    found = datasets.Dataset.from_dict(columns)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **settings: found)
+    with pytest.raises(TaskError, match=message):
+        Hub().load_rows(TASKS[task], "train")
+
+
+def test_a_copy_of_the_hub_without_the_task(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match=r"cb, train\) could not be loaded .*--data-dir"):
+        Hub(path=tmp_path, cache_dir=tmp_path / "cache").load_rows(TASKS["cb"], "train")
+
+
+def test_a_task_of_ones_own_is_neither_on_the_hub_nor_official(tmp_path: Path) -> None:
+    own = replace(TASKS["rte"], name="own", hub=None, disk=None)
+    with pytest.raises(TaskError, match="'own' is not on the hub"):
+        Hub().load_rows(own, "train")
+    with pytest.raises(TaskError, match="'own' has no official files"):
+        OfficialFiles(tmp_path).load_rows(own, "train")
 
 
 def test_load_splits_and_draws(official: Path) -> None:

@@ -85,11 +85,13 @@ def _row(task: Task, where: str, value: Mapping[str, Any], index: int, split: Sp
         if not isinstance(text, str):
             raise TaskError(f"{where}: {name!r} is {show(text)}; expected a text")
     if task.kind == "entity":
-        group = (value["idx"]["passage"], value["idx"]["query"])
-        answers = tuple(sorted(set(value["answers"])))
+        group = _group(where, value["idx"], "passage", "query")
+        answers = _texts(where, "answers", value["answers"])
         if not answers and split != "test":
             raise TaskError(f"{where}: a query has no answers; expected at least one")
-        return Row(fields, None, answers, tuple(sorted(set(value["entities"]))), group, index)
+        return Row(
+            fields, None, answers, _texts(where, "entities", value["entities"]), group, index
+        )
     candidates: tuple[str, ...] = ()
     if task.kind == "choice":
         checked_copa_question(where, fields["question"])
@@ -103,6 +105,19 @@ def _row(task: Task, where: str, value: Mapping[str, Any], index: int, split: Sp
         fields,
         label,
         candidates=candidates,
-        group=(value["idx"]["paragraph"], value["idx"]["question"]) if "idx" in value else None,
+        group=_group(where, value["idx"], "paragraph", "question") if "idx" in value else None,
         index=index,
     )
+
+
+def _group(where: str, idx: Any, first: str, second: str) -> tuple[int, int]:
+    if not isinstance(idx, dict) or {first, second} - set(idx):
+        raise TaskError(f"{where}: 'idx' is {show(idx)}; expected {first!r} and {second!r}")
+    return idx[first], idx[second]
+
+
+def _texts(where: str, name: str, value: Any) -> tuple[str, ...]:
+    """A list of texts, sorted and each once: the hub's order is arbitrary."""
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise TaskError(f"{where}: {name!r} is {show(value)}; expected a list of texts")
+    return tuple(sorted(set(value)))

@@ -111,12 +111,12 @@ def _child(folder: Path, name: str) -> Path | None:
 
 def _tsv_rows(task: Task, disk: DiskFiles, path: Path, *, labelled: bool) -> Iterator[Row]:
     """Rows of a file without quoting: a quotation mark is a character like any other."""
-    lines = [
+    lines = (
         (number, line.rstrip("\r").split("\t"))
         for number, line in enumerate(read_text(path).split("\n"), start=1)
         if line.strip("\r")
-    ]
-    header = list(disk.header) if disk.header and labelled else lines.pop(0)[1]
+    )
+    header = list(disk.header) if disk.header and labelled else next(lines)[1]
     wanted = [*task.fields, "label"] if labelled else [*task.fields]
     place = {name: _column(path, header, disk.columns.get(name, name)) for name in wanted}
     count = short = 0
