@@ -22,3 +22,11 @@ class AdapterError(CompacterError):
 
 class MethodError(CompacterError):
     """methods/: a method that does not exist or does not apply."""
+
+
+class TaskError(CompacterError):
+    """tasks/: a task that does not exist, or data that cannot be read, split or scored."""
+
+
+class ExtraError(CompacterError):
+    """Any floor: an optional package that is needed now and is not installed."""

@@ -1,5 +1,5 @@
-"""The Typer application. Commands import what they need when they run, so that `--help` and
-`methods` answer without importing torch."""
+"""The Typer application. Commands import what they need when they run, so that `--help`,
+`methods` and `tasks` answer without importing torch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import typer
 import compacter
 from compacter.cli.methods import methods
 from compacter.cli.params import params
+from compacter.cli.preview import preview
+from compacter.cli.tasks import tasks
 
 app = typer.Typer(
     name="compacter",
@@ -20,6 +22,8 @@ app = typer.Typer(
 )
 app.command()(methods)
 app.command()(params)
+app.command()(tasks)
+app.command()(preview)
 
 
 def _print_version(wanted: bool) -> None:
