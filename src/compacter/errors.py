@@ -30,3 +30,7 @@ class TaskError(CompacterError):
 
 class ExtraError(CompacterError):
     """Any floor: an optional package that is needed now and is not installed."""
+
+
+class TrainingError(CompacterError):
+    """training/: a recipe that does not fit, or a run that cannot start, go on or finish."""

@@ -1,0 +1,133 @@
+"""Loading models and tokenizers: from the hub, a folder, a GGUF file, or the package itself.
+
+Code that comes with a model is never run (`trust_remote_code` stays off)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
+
+from compacter.errors import ArchitectureError
+from compacter.models.builtin import builtin_folder, is_builtin
+
+Kind = Literal["encoder-decoder", "decoder", "encoder"]
+
+_AUTO_CLASSES: dict[Kind, Any] = {
+    "encoder-decoder": AutoModelForSeq2SeqLM,
+    "decoder": AutoModelForCausalLM,
+    "encoder": AutoModelForSequenceClassification,
+}
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a model is, in the words of `from_pretrained`."""
+
+    name: str
+    gguf_file: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"pretrained_model_name_or_path": self.name}
+        return found | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
+
+
+def locate(name: str) -> Location:
+    """A name of the hub, a folder, `builtin/...`, or the path of a .gguf file."""
+    if is_builtin(name):
+        return Location(str(builtin_folder(name)))
+    path = Path(name)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ArchitectureError(f"there is no file {name!r}; expected a GGUF model")
+        return Location(str(path.parent), path.name)
+    if path.is_dir() and not (path / "config.json").is_file():
+        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:5]) or "nothing"
+        raise ArchitectureError(
+            f"the folder {name!r} holds no config.json (found: {found}); "
+            "expected a model saved with save_pretrained()"
+        )
+    return Location(name)
+
+
+def load_config(name: str) -> PreTrainedConfig:
+    return _load(AutoConfig, name, "configuration")
+
+
+def load_tokenizer(name: str) -> Any:
+    """The model's tokenizer; one without a padding token pads with the end of text."""
+    tokenizer = _load(AutoTokenizer, name, "tokenizer")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def kind_of(config: PreTrainedConfig) -> Kind:
+    """Which of the three kinds a model is, from what transformers has for its type."""
+    model_type = config.model_type
+    if config.is_encoder_decoder and model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        return "encoder-decoder"
+    if model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        if model_type in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES:
+            return "encoder"
+    elif model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return "decoder"
+    raise ArchitectureError(
+        f"a model of type {model_type!r} is neither an encoder-decoder nor a decoder that writes "
+        "text nor an encoder with a classification head in transformers"
+    )
+
+
+def load_model(name: str, kind: Kind, *, quantize: str | None = None, **settings: Any) -> nn.Module:
+    """The model with the head that its kind needs, in float32 or quantised."""
+    if quantize is not None:
+        settings["quantization_config"] = _quantization(quantize)
+    else:
+        settings["dtype"] = torch.float32
+    model: nn.Module = _load(_AUTO_CLASSES[kind], name, "model", **settings)
+    return model
+
+
+def _quantization(bits: str) -> Any:
+    from importlib.util import find_spec
+
+    if find_spec("bitsandbytes") is None:
+        raise ArchitectureError(
+            f"quantize={bits!r} needs bitsandbytes, which is not installed: "
+            "pip install bitsandbytes"
+        )
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(load_in_4bit=bits == "4bit", load_in_8bit=bits == "8bit")
+
+
+def _load(auto_class: Any, name: str, what: str, **settings: Any) -> Any:
+    location = locate(name)
+    try:
+        return auto_class.from_pretrained(
+            **location.arguments(), trust_remote_code=False, **settings
+        )
+    except (OSError, ValueError, ImportError) as error:
+        lines = str(error).strip().splitlines()
+        reason = lines[0].rstrip(".") if lines else type(error).__name__
+        raise ArchitectureError(
+            f"the {what} of {name!r} cannot be loaded: {reason}; expected a name on the Hugging "
+            "Face hub, a folder with a saved model, a .gguf file, or builtin/minilm"
+        ) from None

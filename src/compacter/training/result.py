@@ -1,0 +1,100 @@
+"""What a run leaves behind, as plain data. docs/training.md describes every field."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from compacter.errors import TrainingError
+from compacter.tasks import Row
+from compacter.training.pipelines import Prediction
+
+RESULT_NAME = "result.json"
+PREDICTIONS_NAME = "predictions.jsonl"
+ADAPTER_NAME = "adapter"
+MODEL_NAME = "model"
+
+Status = Literal["finished", "diverged"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that a run learned."""
+
+    method: str
+    task: str
+    model: str
+    seed: int
+    recipe: dict[str, Any]
+    trainable: int
+    head_trainable: int
+    percent: float
+    validation: dict[str, float]
+    test: dict[str, float]
+    score: float | None
+    """The mean of the test metrics; of the validation metrics where there is no test set."""
+    status: Status
+    warnings: list[str]
+    best_checkpoint: int | None
+    """The step of the checkpoint that was tested."""
+    seconds: float
+    samples_per_second: float
+    peak_memory_bytes: int
+    versions: dict[str, str]
+    data_fingerprint: str
+    curve: list[dict[str, float]] = field(default_factory=list)
+    """Loss, learning rate and validation scores by step."""
+
+    def write(self, folder: Path) -> None:
+        write_atomically(folder / RESULT_NAME, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read_result(folder: Path) -> Result:
+    path = folder / RESULT_NAME
+    try:
+        return Result(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise TrainingError(f"{str(folder)!r} holds no {RESULT_NAME}; expected a run") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise TrainingError(f"{str(path)!r} is not the result of a run: {error}") from None
+
+
+def write_predictions(
+    folder: Path, rows: Sequence[Row], predictions: Sequence[Prediction], split: str
+) -> None:
+    lines = (
+        json.dumps(
+            {
+                "split": split,
+                "index": row.index,
+                "prediction": prediction.text,
+                "answer": prediction.answer,
+                "score": round(prediction.score, 6),
+                "label": row.label if row.label is not None else list(row.answers),
+            }
+        )
+        for row, prediction in zip(rows, predictions, strict=True)
+    )
+    write_atomically(folder / PREDICTIONS_NAME, "".join(f"{line}\n" for line in lines))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The file is whole or not there, whenever the process ends."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for package in ("compacter-peft", "torch", "transformers", "peft", "datasets"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,382 @@
+"""A run: recipe -> data -> Trainer -> result."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import PreTrainedConfig, TrainerCallback
+from transformers.trainer_utils import set_seed
+
+from compacter.errors import TrainingError
+from compacter.methods import find_method
+from compacter.methods.attach import attach, task_heads
+from compacter.models.pretrained import (
+    Kind,
+    kind_of,
+    load_config,
+    load_model,
+    load_tokenizer,
+)
+from compacter.tasks import Row, Splits, Task, fingerprint, load, mean_score, score
+from compacter.training.defaults import WARMUP_SHARE, defaults_for, model_size
+from compacter.training.pipelines import Pairs, Pipeline, Prediction, TextToText, make_pipeline
+from compacter.training.recipe import Recipe
+from compacter.training.result import (
+    ADAPTER_NAME,
+    MODEL_NAME,
+    RESULT_NAME,
+    Result,
+    versions,
+    write_predictions,
+)
+from compacter.training.trainer import (
+    SCORE,
+    StopOnNaN,
+    TaskTrainer,
+    early_stopping,
+    last_whole_checkpoint,
+    make_arguments,
+)
+
+HEAD_ONLY = "head-only"
+"""Not a method of the paper: the task's head alone is trained, to compare with."""
+
+CHECKPOINTS = "checkpoints"
+RECIPE_NAME = "recipe.yaml"
+
+OUT_OF_MEMORY = (
+    "the memory is not enough: make batch_size smaller and gradient_accumulation larger by the same "
+    "factor (the result stays the same), or make max_length smaller"
+)
+
+
+@dataclass
+class Prepared:
+    """A run that is ready to start."""
+
+    recipe: Recipe
+    task: Task
+    splits: Splits
+    model: nn.Module
+    pipeline: Pipeline
+    trainable: int
+    head_trainable: int
+    base: int
+
+    @property
+    def percent(self) -> float:
+        return 100.0 * self.trainable / self.base
+
+
+def prepare(recipe: Recipe) -> Prepared:
+    """Load data and model, fill in the recipe, attach the method. Raises before anything is
+    written if something does not fit."""
+    if recipe.method != HEAD_ONLY:
+        find_method(recipe.method)
+    task, splits = load(
+        recipe.task, recipe.source(), max_train_samples=recipe.max_train_samples, seed=recipe.seed
+    )
+    if not splits.train or not splits.validation:
+        raise TrainingError(
+            f"{task.name}: {len(splits.train)} rows to train on and {len(splits.validation)} to "
+            "validate on; expected some of both"
+        )
+    config = load_config(recipe.model)
+    kind = kind_of(config)
+    recipe = fill_in(recipe, task, splits, config)
+    assert recipe.max_length is not None
+    tokenizer = load_tokenizer(recipe.model)
+    pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
+    set_seed(recipe.seed)
+    model = load_model(recipe.model, kind, quantize=recipe.quantize, **_head(pipeline))
+    _prepare_model(model, kind, tokenizer, pipeline)
+    base = sum(p.numel() for p in model.parameters()) - _head_size(model)
+    model = _apply(model, recipe, kind)
+    trainable, head = count_trained(model)
+    return Prepared(recipe, task, splits, model, pipeline, trainable, head, base)
+
+
+def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig) -> Recipe:
+    """The recipe with the paper's choices for what it leaves open."""
+    width = getattr(config, "hidden_size", None) or getattr(config, "d_model", 0)
+    defaults = defaults_for(
+        task,
+        recipe.method,
+        model_size(config.model_type, width),
+        rows=len(splits.train),
+        tune_output_layer=bool(recipe.tune_output_layer),
+    )
+    batch_size = recipe.batch_size or defaults.batch_size
+    epochs = recipe.epochs or defaults.epochs
+    steps = -(-len(splits.train) // (batch_size * recipe.gradient_accumulation)) * epochs
+    warmup = recipe.warmup_steps
+    if warmup is None:
+        warmup = defaults.warmup_steps
+    if warmup is None:
+        warmup = round(WARMUP_SHARE * steps)
+    return recipe.model_copy(
+        update={
+            "task": task.name,
+            "learning_rate": recipe.learning_rate or defaults.learning_rate,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "max_length": recipe.max_length or defaults.max_length,
+            "warmup_steps": warmup,
+        }
+    )
+
+
+def _head(pipeline: Pipeline) -> dict[str, Any]:
+    return pipeline.head if isinstance(pipeline, Pairs) else {}
+
+
+def _prepare_model(model: nn.Module, kind: Kind, tokenizer: Any, pipeline: Pipeline) -> None:
+    config: Any = model.config
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    if isinstance(pipeline, TextToText) and kind == "encoder-decoder":
+        if getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = config.pad_token_id
+        pipeline.shift_right = model.prepare_decoder_input_ids_from_labels  # type: ignore[assignment]
+
+
+def _apply(model: nn.Module, recipe: Recipe, kind: Kind) -> nn.Module:
+    """Attach the method, or leave all but the head frozen."""
+    if recipe.method != HEAD_ONLY:
+        return attach(model, recipe.method, **recipe.method_settings())
+    heads = task_heads(model)
+    if heads is None:
+        raise TrainingError(
+            f"method {HEAD_ONLY!r} needs a model with a classification head, found "
+            f"{type(model).__name__}; choose a method of 'compacter methods'"
+        )
+    model.requires_grad_(False)
+    for name in heads:
+        model.get_submodule(name).requires_grad_(True)
+    return model
+
+
+def _head_size(model: nn.Module) -> int:
+    return sum(
+        p.numel() for name in task_heads(model) or () for p in model.get_submodule(name).parameters()
+    )
+
+
+def count_trained(model: nn.Module) -> tuple[int, int]:
+    """Trained parameters of the method itself, and of the task's head beside it."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    if isinstance(model, PeftModel):
+        head = sum(
+            p.numel()
+            for n, p in model.named_parameters()
+            if p.requires_grad and ".modules_to_save." in n
+        )
+    else:
+        head = _head_size(model)
+    return trained - head, head
+
+
+def train(
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    report_to: str | None = None,
+    on_start: Callable[[Prepared], None] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> Result:
+    """Train by a recipe and leave adapter, result, predictions and log in the folder `output`."""
+    folder = Path(output)
+    _check_folder(folder, resume=resume, overwrite=overwrite)
+    ready = prepare(recipe)
+    if overwrite and folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    ready.recipe.write(folder / RECIPE_NAME)
+    if on_start is not None:
+        on_start(ready)
+    started = time.monotonic()
+    watch = StopOnNaN()
+    try:
+        trainer = _trainer(ready, folder, report_to, [watch, *callbacks])
+        checkpoint = last_whole_checkpoint(folder / CHECKPOINTS) if resume else None
+        outcome = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        seconds = time.monotonic() - started
+        result = _finish(ready, trainer, folder, watch, seconds, outcome.metrics)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise TrainingError(OUT_OF_MEMORY) from None
+    if trainer.is_world_process_zero():
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return result
+
+
+def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise TrainingError(f"{str(folder)!r} is a file; expected a folder for the run")
+    if overwrite:
+        return
+    if (folder / RESULT_NAME).exists():
+        raise TrainingError(
+            f"{str(folder)!r} holds a finished run; choose another folder, or say overwrite"
+        )
+    begun = (folder / CHECKPOINTS).exists()
+    if begun and not resume:
+        raise TrainingError(
+            f"{str(folder)!r} holds a run that was interrupted; say resume to go on with it, or "
+            "overwrite to start anew"
+        )
+    if folder.exists() and not begun and any(folder.iterdir()) and not resume:
+        raise TrainingError(
+            f"{str(folder)!r} is not empty and holds no run; choose another folder, or say overwrite"
+        )
+
+
+def _trainer(
+    ready: Prepared, folder: Path, report_to: str | None, callbacks: Sequence[TrainerCallback]
+) -> TaskTrainer:
+    features = ready.pipeline.encode(ready.splits.train)
+    assert ready.recipe.batch_size is not None
+    per_epoch = -(-len(features) // (ready.recipe.batch_size * ready.recipe.gradient_accumulation))
+    arguments = make_arguments(
+        ready.recipe, folder / CHECKPOINTS, steps_per_epoch=per_epoch, report_to=report_to
+    )
+    return TaskTrainer(
+        pipeline=ready.pipeline,
+        validation=ready.splits.validation,
+        model=ready.model,
+        args=arguments,
+        train_dataset=features,
+        callbacks=[*early_stopping(ready.recipe), *callbacks],
+    )
+
+
+def _finish(
+    ready: Prepared,
+    trainer: TaskTrainer,
+    folder: Path,
+    watch: StopOnNaN,
+    seconds: float,
+    metrics: dict[str, float],
+) -> Result:
+    """Test the best checkpoint and write everything down, the result last."""
+    task, splits = ready.task, ready.splits
+    validation = _scores(trainer, task, splits.validation)[0]
+    test, predictions = _scores(trainer, task, splits.test)
+    scored = test or validation
+    shown = splits.test or splits.validation
+    if not splits.test:
+        predictions = trainer.predictions(splits.validation)
+    warnings = _warnings(task, shown, predictions, watch)
+    result = Result(
+        method=ready.recipe.method,
+        task=task.name,
+        model=ready.recipe.model,
+        seed=ready.recipe.seed,
+        recipe=ready.recipe.model_dump(mode="json"),
+        trainable=ready.trainable,
+        head_trainable=ready.head_trainable,
+        percent=round(ready.percent, 4),
+        validation=validation,
+        test=test,
+        score=mean_score(scored),
+        status="finished" if watch.diverged_at is None else "diverged",
+        warnings=warnings,
+        best_checkpoint=trainer.state.best_global_step,
+        seconds=round(seconds, 2),
+        samples_per_second=round(metrics.get("train_samples_per_second", 0.0), 2),
+        peak_memory_bytes=peak_memory(),
+        versions=versions(),
+        data_fingerprint=fingerprint(splits),
+        curve=_curve(trainer.state.log_history),
+    )
+    if trainer.is_world_process_zero():
+        _save_model(ready.model, folder, result)
+        write_predictions(folder, shown, predictions, "test" if splits.test else "validation")
+        result.write(folder)
+    return result
+
+
+def _scores(
+    trainer: TaskTrainer, task: Task, rows: Sequence[Row]
+) -> tuple[dict[str, float], list[Prediction]]:
+    if not rows:
+        return {}, []
+    predictions = trainer.predictions(rows)
+    found = score(task, [p.answer for p in predictions], rows)
+    return {name: round(value, 4) for name, value in found.items()}, predictions
+
+
+def _warnings(
+    task: Task, rows: Sequence[Row], predictions: Sequence[Prediction], watch: StopOnNaN
+) -> list[str]:
+    found = []
+    if watch.diverged_at is not None:
+        found.append(
+            f"the loss was no number at step {watch.diverged_at}: the run diverged; try a smaller "
+            "learning rate"
+        )
+    texts = {prediction.text for prediction in predictions}
+    labels = {row.label for row in rows}
+    if len(texts) == 1 and len(labels) > 1:
+        found.append(
+            f"every answer is {next(iter(texts))!r}: the model has not learned the task; try more "
+            "epochs or another learning rate"
+        )
+    invalid = sum(prediction.answer is None for prediction in predictions)
+    if invalid:
+        found.append(f"{invalid} of {len(predictions)} answers are none of the task's")
+    return found
+
+
+def _curve(history: list[dict[str, Any]]) -> list[dict[str, float]]:
+    kept = ("loss", "learning_rate", "grad_norm")
+    return [
+        {"step": entry["step"], "epoch": entry.get("epoch", 0.0)}
+        | {k: v for k, v in entry.items() if k in kept or k.startswith("eval_")}
+        for entry in history
+        if "loss" in entry or f"eval_{SCORE}" in entry
+    ]
+
+
+def _save_model(model: nn.Module, folder: Path, result: Result) -> None:
+    if isinstance(model, PeftModel):
+        model.save_pretrained(str(folder / ADAPTER_NAME))
+        _complete_card(folder / ADAPTER_NAME / "README.md", result)
+    else:
+        model.save_pretrained(str(folder / MODEL_NAME))  # type: ignore[operator]
+
+
+def _complete_card(card: Path, result: Result) -> None:
+    scores = "".join(f"| test {k} | {v:.2f} |\n" for k, v in result.test.items())
+    scores += "".join(f"| validation {k} | {v:.2f} |\n" for k, v in result.validation.items())
+    text = f"""
+## This adapter
+
+| | |
+|---|---|
+| method | {result.method} |
+| task | {result.task} |
+| base model | {result.model} |
+| trained parameters | {result.trainable:,} ({result.percent:g}%) |
+| parameters of the task's head | {result.head_trainable:,} |
+{scores}"""
+    card.write_text(card.read_text(encoding="utf-8") + text, encoding="utf-8")
+
+
+def peak_memory() -> int:
+    """Bytes: the allocator's peak on CUDA, else the peak of the process."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

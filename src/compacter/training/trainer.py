@@ -1,0 +1,150 @@
+"""Transformers' Trainer with a task's own loss, scores and stopping rules."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import gather_object
+from transformers import (
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from compacter.tasks import Row, mean_score, score
+from compacter.training.pipelines import Pipeline, Prediction
+from compacter.training.recipe import Recipe
+
+SCORE = "score"  # the mean of a task's metrics, which picks the checkpoint
+ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
+
+
+class TaskTrainer(Trainer):
+    """Evaluates by the task's metrics on rows, not by the loss on batches."""
+
+    def __init__(self, *, pipeline: Pipeline, validation: Sequence[Row], **settings: Any) -> None:
+        super().__init__(
+            data_collator=pipeline.collate, compute_loss_func=pipeline.loss, **settings
+        )
+        self.pipeline = pipeline
+        self.validation = list(validation)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """The validation scores; predictions are shared out between processes."""
+        predictions = self.predictions(self.validation)
+        found = score(self.pipeline.task, [p.answer for p in predictions], self.validation)
+        metrics = {f"eval_{name}": value for name, value in found.items()}
+        metrics[f"eval_{SCORE}"] = mean_score(found)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        return metrics
+
+    def predictions(self, rows: Sequence[Row]) -> list[Prediction]:
+        """One for each row, made by all processes together."""
+        model = self.accelerator.unwrap_model(self.model)
+        was_training = model.training
+        model.eval()
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        mine = self.pipeline.predict(
+            model, rows[rank::world], self.args.per_device_eval_batch_size
+        )
+        model.train(was_training)
+        if world == 1:
+            return mine
+        shares = gather_object([mine])
+        return [shares[index % world][index // world] for index in range(len(rows))]
+
+
+class StopOnNaN(TrainerCallback):
+    """A run whose loss is no number has diverged; what follows would be wasted."""
+
+    def __init__(self) -> None:
+        self.diverged_at: int | None = None
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        loss = (logs or {}).get("loss")
+        if loss is not None and not math.isfinite(loss):
+            self.diverged_at = state.global_step
+            control.should_training_stop = True
+
+
+def make_arguments(
+    recipe: Recipe, folder: Path, *, steps_per_epoch: int, report_to: str | None, cpu: bool = False
+) -> TrainingArguments:
+    """A filled-in recipe in Trainer's words."""
+    assert recipe.learning_rate is not None
+    assert recipe.epochs is not None
+    assert recipe.batch_size is not None
+    assert recipe.warmup_steps is not None
+    by_steps = recipe.save_steps is not None
+    return TrainingArguments(
+        output_dir=str(folder),
+        learning_rate=recipe.learning_rate,
+        num_train_epochs=recipe.epochs,
+        per_device_train_batch_size=recipe.batch_size,
+        per_device_eval_batch_size=recipe.batch_size,
+        gradient_accumulation_steps=recipe.gradient_accumulation,
+        warmup_steps=recipe.warmup_steps,
+        lr_scheduler_type="linear",
+        optim="adamw_torch",
+        adam_beta1=ADAM_BETAS[0],
+        adam_beta2=ADAM_BETAS[1],
+        adam_epsilon=ADAM_EPSILON,
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=0.0,  # the paper does not clip
+        eval_strategy="steps" if by_steps else "epoch",
+        save_strategy="steps" if by_steps else "epoch",
+        eval_steps=recipe.save_steps,
+        save_steps=recipe.save_steps or 500,
+        save_total_limit=2,  # the best and the last
+        load_best_model_at_end=True,
+        metric_for_best_model=SCORE,
+        greater_is_better=True,
+        logging_strategy="steps",
+        logging_steps=max(1, min(50, steps_per_epoch // 4)),
+        logging_nan_inf_filter=False,
+        bf16=recipe.bf16,
+        seed=recipe.seed,
+        data_seed=recipe.seed,
+        report_to=[report_to] if report_to else [],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=False,
+        use_cpu=cpu,
+    )
+
+
+def early_stopping(recipe: Recipe) -> list[TrainerCallback]:
+    if recipe.early_stopping is None:
+        return []
+    return [EarlyStoppingCallback(early_stopping_patience=recipe.early_stopping)]
+
+
+def last_whole_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end. Trainer writes its state last, so a
+    checkpoint without a readable state was cut off."""
+    found = []
+    for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        try:
+            state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            found.append((int(state["global_step"]), path))
+        except (OSError, ValueError, KeyError):
+            continue
+    return max(found)[1] if found else None
