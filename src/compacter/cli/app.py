@@ -12,6 +12,7 @@ from compacter.cli.methods import methods
 from compacter.cli.params import params
 from compacter.cli.preview import preview
 from compacter.cli.tasks import tasks
+from compacter.cli.train import compare, evaluate, predict, train
 
 app = typer.Typer(
     name="compacter",
@@ -24,6 +25,10 @@ app.command()(methods)
 app.command()(params)
 app.command()(tasks)
 app.command()(preview)
+app.command()(train)
+app.command()(evaluate)
+app.command()(predict)
+app.command()(compare)
 
 
 def _print_version(wanted: bool) -> None:

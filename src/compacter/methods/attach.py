@@ -46,7 +46,7 @@ def attach(
         )
     count_loss_once(model)
     if found.family == "full":
-        _check_settings(found, settings, frozenset())
+        _check_settings(found, settings, settings_of(found))
         return model.requires_grad_(True)
     config = make_config(model, found, settings)
     adapted = get_peft_model(model, config, adapter_name=adapter_name)
@@ -63,7 +63,7 @@ def make_config(model: nn.Module, method: Method, settings: Mapping[str, Any]) -
         return _prompt_config(model, method, given, task)
     config_cls = CONFIG_CLASSES[method.family]
     merged = {**method.settings, **given}
-    _check_settings(method, given, _setting_names(config_cls) - _idle_settings(method, merged))
+    _check_settings(method, given, settings_of(method, merged))
     if method.family == "adapter":
         merged |= _default_sizes(model, method, merged)
     if "modules_to_save" not in merged:
@@ -122,7 +122,7 @@ def _prompt_config(
 ) -> PeftConfig:
     """PEFT's prompt tuning as in the paper: before the encoder's input only, where PEFT's default
     would make a second prompt for the decoder."""
-    _check_settings(method, given, frozenset({"num_tokens"}))
+    _check_settings(method, given, settings_of(method))
     num_tokens = given.get("num_tokens", DEFAULT_NUM_TOKENS)
     if not isinstance(num_tokens, int) or num_tokens < 1:
         raise MethodError(f"num_tokens={num_tokens!r} does not fit; expected a whole number from 1")
@@ -143,6 +143,16 @@ def _prompt_config(
         num_layers=getattr(model.config, "num_hidden_layers", 1),
         modules_to_save=task_heads(model),
     )
+
+
+def settings_of(method: Method, given: Mapping[str, Any] | None = None) -> frozenset[str]:
+    """The settings that a method has, with those that others imply taken into account."""
+    if method.family == "full":
+        return frozenset()
+    if method.family == "prompt":
+        return frozenset({"num_tokens"})
+    merged = {**method.settings, **(given or {})}
+    return _setting_names(CONFIG_CLASSES[method.family]) - _idle_settings(method, merged)
 
 
 def _setting_names(config_cls: type[PeftConfig]) -> frozenset[str]:

@@ -145,7 +145,8 @@ class TextToText(Pipeline):
         total = nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
         )
-        return total / _items(labels, num_items_in_batch)
+        mean: Tensor = total / _items(labels, num_items_in_batch)
+        return mean
 
     def target_length(self, rows: Sequence[Row]) -> int:
         """Tokens of the longest answer that a row may have, its end included."""
@@ -256,7 +257,8 @@ class Pairs(Pipeline):
             total = nn.functional.mse_loss(logits[:, 0], labels, reduction="sum")
         else:
             total = nn.functional.cross_entropy(logits, labels, reduction="sum")
-        return total / _items(labels, num_items_in_batch)
+        mean: Tensor = total / _items(labels, num_items_in_batch)
+        return mean
 
     @torch.inference_mode()
     def predict(self, model: nn.Module, rows: Sequence[Row], batch_size: int) -> list[Prediction]:

@@ -30,52 +30,56 @@ METHOD_SETTINGS = (
 )
 
 
+def _field(default: Any, description: str, **limits: Any) -> Any:
+    return Field(default=default, description=description, **limits)
+
+
 class Recipe(BaseModel):
     """The settings of a run; None is the paper's choice, or the method's own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     # What to train
-    model: str = "builtin/minilm"
-    method: str = "compacter++"
-    n: int | None = Field(default=None, ge=1)
-    bottleneck: int | None = Field(default=None, ge=1)
-    rank: int | None = Field(default=None, ge=1)
-    drop_layers: int | None = Field(default=None, ge=0)
-    intrinsic_dim: int | None = Field(default=None, ge=2)
-    num_tokens: int | None = Field(default=None, ge=1)
-    tune_output_layer: bool | None = None
-    train_layer_norms: bool | None = None
-    use_bias: bool | None = None
-    activation: str | None = None
-    A_std: float | None = Field(default=None, gt=0)
+    model: str = _field("builtin/minilm", "a name on the hub, a folder, a .gguf file")
+    method: str = _field("compacter++", "a method of 'compacter methods', or head-only")
+    n: int | None = _field(None, "number of Kronecker products", ge=1)
+    bottleneck: int | None = _field(None, "width of the bottleneck", ge=1)
+    rank: int | None = _field(None, "rank of the low-rank factors", ge=1)
+    drop_layers: int | None = _field(None, "lowest layers without an adapter", ge=0)
+    intrinsic_dim: int | None = _field(None, "numbers that Intrinsic-SAID trains", ge=2)
+    num_tokens: int | None = _field(None, "length of a tuned prompt", ge=1)
+    tune_output_layer: bool | None = _field(None, "train the output layer too (Appendix C)")
+    train_layer_norms: bool | None = _field(None, "train the layer norms too")
+    use_bias: bool | None = _field(None, "biases in the adapters")
+    activation: str | None = _field(None, "activation of the adapters")
+    A_std: float | None = _field(None, "initial standard deviation of A", gt=0)
 
     # On what
-    task: str | None = None
-    data_dir: str | None = None
-    train_file: str | None = None
-    validation_file: str | None = None
-    test_file: str | None = None
-    text_columns: tuple[str, ...] = Field(default=(), max_length=2, strict=False)
-    label_column: str = "label"
-    labels: tuple[str, ...] | None = Field(default=None, strict=False)
-    regression: bool | None = None
-    label_words: LabelWords = "words"
-    max_train_samples: int | None = Field(default=None, ge=1)
+    task: str | None = _field(None, "a task of 'compacter tasks', or a name for your own files")
+    data_dir: str | None = _field(None, "the official GLUE or SuperGLUE files")
+    train_file: str | None = _field(None, "your own data: .csv, .tsv, .jsonl or .parquet")
+    validation_file: str | None = _field(None, "without it, a tenth of the training rows")
+    test_file: str | None = _field(None, "without it there is no test score")
+    text_columns: tuple[str, ...] = _field((), "the texts' columns, one or two", strict=False)
+    label_column: str = _field("label", "the label's column")
+    labels: tuple[str, ...] | None = _field(None, "your labels in order", strict=False)
+    regression: bool | None = _field(None, "whether your labels are numbers")
+    label_words: LabelWords = _field("words", "targets as T5's words, or as the authors' digits")
+    max_train_samples: int | None = _field(None, "train on so many rows", ge=1)
 
     # How
-    learning_rate: float | None = Field(default=None, gt=0)
-    epochs: int | None = Field(default=None, ge=1)
-    batch_size: int | None = Field(default=None, ge=1)
-    max_length: int | None = Field(default=None, ge=8)
-    warmup_steps: int | None = Field(default=None, ge=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    gradient_accumulation: int = Field(default=1, ge=1)
-    save_steps: int | None = Field(default=None, ge=1)
-    early_stopping: int | None = Field(default=None, ge=1)
-    seed: int = Field(default=42, ge=0)
-    bf16: bool = False
-    quantize: Literal["4bit", "8bit"] | None = None
+    learning_rate: float | None = _field(None, "highest learning rate", gt=0)
+    epochs: int | None = _field(None, "passes over the training rows", ge=1)
+    batch_size: int | None = _field(None, "rows of a batch on one device", ge=1)
+    max_length: int | None = _field(None, "tokens after which a text is cut", ge=8)
+    warmup_steps: int | None = _field(None, "steps until the highest learning rate", ge=0)
+    weight_decay: float = _field(0.0, "weight decay", ge=0)
+    gradient_accumulation: int = _field(1, "batches of one step", ge=1)
+    save_steps: int | None = _field(None, "steps between checkpoints (default: an epoch)", ge=1)
+    early_stopping: int | None = _field(None, "stop after so many checkpoints without gain", ge=1)
+    seed: int = _field(42, "seed of everything random", ge=0)
+    bf16: bool = _field(False, "compute in bfloat16")
+    quantize: Literal["4bit", "8bit"] | None = _field(None, "load the base model quantised")
 
     @classmethod
     def make(cls, values: dict[str, Any]) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import sys
@@ -19,7 +20,7 @@ from transformers.trainer_utils import set_seed
 
 from compacter.errors import TrainingError
 from compacter.methods import find_method
-from compacter.methods.attach import attach, task_heads
+from compacter.methods.attach import attach, settings_of, task_heads
 from compacter.models.pretrained import (
     Kind,
     kind_of,
@@ -55,8 +56,8 @@ CHECKPOINTS = "checkpoints"
 RECIPE_NAME = "recipe.yaml"
 
 OUT_OF_MEMORY = (
-    "the memory is not enough: make batch_size smaller and gradient_accumulation larger by the same "
-    "factor (the result stays the same), or make max_length smaller"
+    "the memory is not enough: make batch_size smaller and gradient_accumulation larger by the "
+    "same factor (the result stays the same), or make max_length smaller"
 )
 
 
@@ -99,7 +100,7 @@ def prepare(recipe: Recipe) -> Prepared:
     pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
     set_seed(recipe.seed)
     model = load_model(recipe.model, kind, quantize=recipe.quantize, **_head(pipeline))
-    _prepare_model(model, kind, tokenizer, pipeline)
+    prepare_model(model, kind, tokenizer, pipeline)
     base = sum(p.numel() for p in model.parameters()) - _head_size(model)
     model = _apply(model, recipe, kind)
     trainable, head = count_trained(model)
@@ -108,7 +109,7 @@ def prepare(recipe: Recipe) -> Prepared:
 
 def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig) -> Recipe:
     """The recipe with the paper's choices for what it leaves open."""
-    width = getattr(config, "hidden_size", None) or getattr(config, "d_model", 0)
+    width = int(getattr(config, "hidden_size", 0) or getattr(config, "d_model", 0) or 0)
     defaults = defaults_for(
         task,
         recipe.method,
@@ -140,7 +141,8 @@ def _head(pipeline: Pipeline) -> dict[str, Any]:
     return pipeline.head if isinstance(pipeline, Pairs) else {}
 
 
-def _prepare_model(model: nn.Module, kind: Kind, tokenizer: Any, pipeline: Pipeline) -> None:
+def prepare_model(model: nn.Module, kind: Kind, tokenizer: Any, pipeline: Pipeline) -> None:
+    """Settle what configurations leave open, and how labels become a decoder's input."""
     config: Any = model.config
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
@@ -167,9 +169,8 @@ def _apply(model: nn.Module, recipe: Recipe, kind: Kind) -> nn.Module:
 
 
 def _head_size(model: nn.Module) -> int:
-    return sum(
-        p.numel() for name in task_heads(model) or () for p in model.get_submodule(name).parameters()
-    )
+    heads = (model.get_submodule(name) for name in task_heads(model) or ())
+    return sum(p.numel() for head in heads for p in head.parameters())
 
 
 def count_trained(model: nn.Module) -> tuple[int, int]:
@@ -186,6 +187,13 @@ def count_trained(model: nn.Module) -> tuple[int, int]:
     return trained - head, head
 
 
+def for_method(recipe: Recipe, method: str) -> Recipe:
+    """The same recipe with another method, less the settings that this method does not have."""
+    known = frozenset() if method == HEAD_ONLY else settings_of(find_method(method))
+    idle = {name: None for name in recipe.method_settings() if name not in known}
+    return recipe.model_copy(update={"method": method, **idle})
+
+
 def train(
     recipe: Recipe,
     output: str | Path,
@@ -198,14 +206,16 @@ def train(
 ) -> Result:
     """Train by a recipe and leave adapter, result, predictions and log in the folder `output`."""
     folder = Path(output)
-    _check_folder(folder, resume=resume, overwrite=overwrite)
+    if is_main_process():
+        _check_folder(folder, resume=resume, overwrite=overwrite)
     ready = prepare(recipe)
-    if overwrite and folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    ready.recipe.write(folder / RECIPE_NAME)
-    if on_start is not None:
-        on_start(ready)
+    if is_main_process():
+        if overwrite and folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        ready.recipe.write(folder / RECIPE_NAME)
+        if on_start is not None:
+            on_start(ready)
     started = time.monotonic()
     watch = StopOnNaN()
     try:
@@ -216,9 +226,14 @@ def train(
         result = _finish(ready, trainer, folder, watch, seconds, outcome.metrics)
     except (torch.OutOfMemoryError, MemoryError):
         raise TrainingError(OUT_OF_MEMORY) from None
-    if trainer.is_world_process_zero():
+    if is_main_process():
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return result
+
+
+def is_main_process() -> bool:
+    """Of the processes that torchrun or accelerate started for one run, the first."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
@@ -237,9 +252,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
             "overwrite to start anew"
         )
     if folder.exists() and not begun and any(folder.iterdir()) and not resume:
-        raise TrainingError(
-            f"{str(folder)!r} is not empty and holds no run; choose another folder, or say overwrite"
-        )
+        raise TrainingError(f"{str(folder)!r} is not empty and holds no run; choose another folder")
 
 
 def _trainer(
@@ -300,7 +313,7 @@ def _finish(
         data_fingerprint=fingerprint(splits),
         curve=_curve(trainer.state.log_history),
     )
-    if trainer.is_world_process_zero():
+    if is_main_process():
         _save_model(ready.model, folder, result)
         write_predictions(folder, shown, predictions, "test" if splits.test else "validation")
         result.write(folder)

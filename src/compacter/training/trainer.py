@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import gather_object
 from transformers import (
     EarlyStoppingCallback,
+    PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -32,8 +35,12 @@ class TaskTrainer(Trainer):
 
     def __init__(self, *, pipeline: Pipeline, validation: Sequence[Row], **settings: Any) -> None:
         super().__init__(
-            data_collator=pipeline.collate, compute_loss_func=pipeline.loss, **settings
+            data_collator=pipeline.collate,
+            compute_loss_func=pipeline.loss,
+            eval_dataset=list(validation),
+            **settings,
         )
+        self.remove_callback(PrinterCallback)
         self.pipeline = pipeline
         self.validation = list(validation)
 
@@ -44,7 +51,8 @@ class TaskTrainer(Trainer):
         metrics = {f"eval_{name}": value for name, value in found.items()}
         metrics[f"eval_{SCORE}"] = mean_score(found)
         self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(
+        handler = self.callback_handler
+        self.control: TrainerControl = handler.on_evaluate(
             self.args, self.state, self.control, metrics
         )
         return metrics
@@ -55,9 +63,7 @@ class TaskTrainer(Trainer):
         was_training = model.training
         model.eval()
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        mine = self.pipeline.predict(
-            model, rows[rank::world], self.args.per_device_eval_batch_size
-        )
+        mine = self.pipeline.predict(model, rows[rank::world], self.args.per_device_eval_batch_size)
         model.train(was_training)
         if world == 1:
             return mine
@@ -86,9 +92,11 @@ class StopOnNaN(TrainerCallback):
 
 
 def make_arguments(
-    recipe: Recipe, folder: Path, *, steps_per_epoch: int, report_to: str | None, cpu: bool = False
+    recipe: Recipe, folder: Path, *, steps_per_epoch: int, report_to: str | None
 ) -> TrainingArguments:
     """A filled-in recipe in Trainer's words."""
+    on_cpu = not torch.accelerator.is_available()
+    many = int(os.environ.get("WORLD_SIZE", "1")) > 1
     assert recipe.learning_rate is not None
     assert recipe.epochs is not None
     assert recipe.batch_size is not None
@@ -108,7 +116,7 @@ def make_arguments(
         adam_beta2=ADAM_BETAS[1],
         adam_epsilon=ADAM_EPSILON,
         weight_decay=recipe.weight_decay,
-        max_grad_norm=0.0,  # the paper does not clip
+        max_grad_norm=1.0,  # Trainer's default, so that of the authors' runs too
         eval_strategy="steps" if by_steps else "epoch",
         save_strategy="steps" if by_steps else "epoch",
         eval_steps=recipe.save_steps,
@@ -127,7 +135,8 @@ def make_arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
-        use_cpu=cpu,
+        use_cpu=on_cpu,  # without it, processes of torchrun on CPUs would not know each other
+        ddp_backend="gloo" if on_cpu and many else None,
     )
 
 

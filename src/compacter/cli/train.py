@@ -1,0 +1,223 @@
+"""`compacter train`, `evaluate`, `predict` and `compare`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from compacter.cli.output import console, print_json
+from compacter.cli.recipes import make_recipe, with_recipe
+from compacter.errors import TrainingError
+
+if TYPE_CHECKING:
+    from compacter.training.result import Result
+    from compacter.training.run import Prepared
+
+RecipeFile = Annotated[
+    Path | None, typer.Argument(help="A YAML file of settings; flags win over it.")
+]
+Adapter = Annotated[Path, typer.Option(help="The folder of a run, or of the adapter in it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@with_recipe
+def train(
+    *,
+    recipe: RecipeFile = None,
+    output: Annotated[Path, typer.Option(help="Folder for all that the run leaves.")] = Path(
+        "runs/latest"
+    ),
+    resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace what is in the folder.")] = False,
+    report_to: Annotated[
+        str | None, typer.Option(help="tensorboard, wandb or trackio (default: nothing).")
+    ] = None,
+    as_json: Json = False,
+    given: dict[str, Any],
+) -> None:
+    """Train one method on one task; what is not set is as in the paper."""
+    settings = make_recipe(recipe, given)
+    from compacter.training.progress import Progress
+    from compacter.training.run import is_main_process
+    from compacter.training.run import train as run
+
+    _be_quiet()
+    result = run(
+        settings,
+        output,
+        resume=resume,
+        overwrite=overwrite,
+        report_to=report_to,
+        on_start=_announce,
+        callbacks=[Progress()],
+    )
+    if not is_main_process():
+        return
+    if as_json:
+        print_json(_plain(result))
+        return
+    _print_results([result])
+    for warning in result.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(f"everything is in {output}")
+
+
+@with_recipe
+def compare(
+    *,
+    recipe: RecipeFile = None,
+    methods: Annotated[str, typer.Option(help="Methods, with commas between them.")] = (
+        "full,adapter,compacter,compacter++"
+    ),
+    output: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/compare"),
+    overwrite: Annotated[bool, typer.Option(help="Replace runs that are there.")] = False,
+    as_json: Json = False,
+    given: dict[str, Any],
+) -> None:
+    """The same run for several methods, and one table."""
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    if not names:
+        raise TrainingError("--methods is empty; expected names with commas between them")
+    shared = make_recipe(recipe, given)
+    from compacter.training.progress import Progress
+    from compacter.training.run import for_method
+    from compacter.training.run import train as run
+
+    _be_quiet()
+    recipes = [for_method(shared, name) for name in names]
+    results = [
+        run(
+            settings,
+            output / settings.method,
+            overwrite=overwrite,
+            on_start=_announce,
+            callbacks=[Progress()],
+        )
+        for settings in recipes
+    ]
+    if as_json:
+        print_json([_plain(result) for result in results])
+        return
+    _print_results(results)
+
+
+def evaluate(
+    adapter: Adapter,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    data_dir: Annotated[
+        str | None, typer.Option(help="Official files in another place than the run's.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Score a finished run on a split of its task."""
+    from compacter.tasks import SPLITS, OfficialFiles
+    from compacter.training.inference import evaluate as run
+
+    if split not in SPLITS:
+        raise TrainingError(f"split {split!r} is unknown; choose one of {', '.join(SPLITS)}")
+    _be_quiet()
+    found = run(adapter, OfficialFiles(data_dir) if data_dir else None, split)
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        typer.echo(f"{name}: {value:.2f}")
+
+
+def predict(
+    adapter: Adapter,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts to answer.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A text, or a JSON object of fields, on each line.")
+    ] = None,
+) -> None:
+    """Answer new texts: labels in words with their scores, a JSON object a line."""
+    lines = list(_inputs(texts, file))
+    if not lines:
+        raise TrainingError("there is nothing to predict: give texts, --file, or standard input")
+    from compacter.training.inference import predict as run
+
+    _be_quiet()
+    for given, prediction in zip(lines, run(adapter, lines), strict=True):
+        answer = {"input": given, "prediction": prediction.text, "score": prediction.score}
+        typer.echo(json.dumps(answer, ensure_ascii=False))
+
+
+def _inputs(texts: list[str] | None, file: Path | None) -> Iterator[Any]:
+    if texts and file is not None:
+        raise TrainingError("texts and --file are both given; expected one of them")
+    if texts:
+        lines: Any = texts
+    elif file is not None:
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise TrainingError(f"{str(file)!r} cannot be read: {error}") from None
+    else:
+        lines = [] if sys.stdin.isatty() else sys.stdin.read().splitlines()
+    for number, line in enumerate(lines, start=1):
+        if line.lstrip().startswith("{"):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise TrainingError(f"line {number} is not a JSON object: {error}") from None
+        elif line.strip():
+            yield line
+
+
+def _be_quiet() -> None:
+    """What transformers says on its own account would hide what we say."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def _announce(ready: Prepared) -> None:
+    """The trained parameters come first."""
+    head = f", and {ready.head_trainable:,} of the task's head" if ready.head_trainable else ""
+    rows = ready.splits
+    typer.echo(
+        f"{ready.recipe.method} on {ready.recipe.model}: {ready.trainable:,} of {ready.base:,} "
+        f"parameters are trained ({ready.percent:.4f}%){head}; {ready.task.name}: "
+        f"{len(rows.train):,} rows to train, {len(rows.validation):,} to validate, "
+        f"{len(rows.test):,} to test",
+        err=True,
+    )
+
+
+def _plain(result: Result) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(result)
+
+
+def _print_results(results: list[Result]) -> None:
+    from rich.table import Table
+
+    metrics = list(dict.fromkeys(name for r in results for name in (r.test or r.validation)))
+    where = "test" if results[0].test else "validation"
+    table = Table(title=f"{results[0].task} on {results[0].model}", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for column in ("trained", "%", "head", *(f"{where} {name}" for name in metrics)):
+        table.add_column(column, justify="right")
+    for column in ("seconds", "memory, MB", "status"):
+        table.add_column(column, justify="right")
+    for r in results:
+        scores = r.test or r.validation
+        table.add_row(
+            r.method,
+            f"{r.trainable:,}",
+            f"{r.percent:.4f}",
+            f"{r.head_trainable:,}",
+            *(f"{scores[name]:.2f}" for name in metrics),
+            f"{r.seconds:.1f}",
+            f"{r.peak_memory_bytes / 1e6:,.0f}",
+            r.status,
+        )
+    console().print(table)

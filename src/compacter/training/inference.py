@@ -1,0 +1,105 @@
+"""What one does with a finished run: evaluate it on a split, predict new texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from torch import nn
+
+from compacter.errors import TrainingError
+from compacter.models.pretrained import kind_of, load_config, load_model, load_tokenizer
+from compacter.tasks import Row, Source, Split, Task, load_split, score
+from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipeline
+from compacter.training.recipe import Recipe
+from compacter.training.result import ADAPTER_NAME, MODEL_NAME, read_result
+from compacter.training.run import prepare_model
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A model as a run left it, ready to answer."""
+
+    recipe: Recipe
+    task: Task
+    model: nn.Module
+    pipeline: Pipeline
+
+    def predict(self, rows: Sequence[Row]) -> list[Prediction]:
+        assert self.recipe.batch_size is not None
+        return self.pipeline.predict(self.model, rows, self.recipe.batch_size)
+
+
+def load_run(folder: str | Path) -> TrainedRun:
+    """The run in a folder, which is that of the run or of the adapter in it."""
+    path = Path(folder)
+    if path.name in (ADAPTER_NAME, MODEL_NAME) and (path.parent / "result.json").exists():
+        path = path.parent
+    recipe = Recipe.make(read_result(path).recipe)
+    task = task_of(recipe)
+    saved = path / MODEL_NAME
+    name = str(saved) if saved.exists() else recipe.model
+    kind = kind_of(load_config(name))
+    tokenizer = load_tokenizer(recipe.model)
+    assert recipe.max_length is not None
+    pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
+    head = pipeline.head if isinstance(pipeline, Pairs) else {}
+    model = load_model(name, kind, quantize=recipe.quantize, **head)
+    prepare_model(model, kind, tokenizer, pipeline)
+    if not saved.exists():
+        model = PeftModel.from_pretrained(model, str(path / ADAPTER_NAME))
+    return TrainedRun(recipe, task, model.eval(), pipeline)
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The task of a recipe, without its data where the labels are known."""
+    from compacter.tasks import UserData, find_task
+
+    source = recipe.source()
+    if isinstance(source, UserData):
+        return source.task()
+    assert recipe.task is not None
+    return find_task(recipe.task)
+
+
+def evaluate(
+    folder: str | Path, source: Source | None = None, split: Split = "test"
+) -> dict[str, float]:
+    """The scores of a run on a split, of its own data or of a source with the same task."""
+    run = load_run(folder)
+    name = None if run.recipe.train_file else run.task.name
+    task, rows = load_split(name, source or run.recipe.source(), split)
+    if not rows:
+        raise TrainingError(f"{task.name} has no {split} rows")
+    return score(task, [p.answer for p in run.predict(rows)], rows)
+
+
+def predict(folder: str | Path, texts: Sequence[Any]) -> list[Prediction]:
+    """Answers to new texts. A text is a string, or a mapping of the task's fields."""
+    run = load_run(folder)
+    return run.predict([as_row(run.task, text, index) for index, text in enumerate(texts)])
+
+
+def as_row(task: Task, text: Any, index: int = 0) -> Row:
+    """A row of the task from a string (where it has one text) or a mapping of its fields."""
+    if isinstance(text, str):
+        if len(task.fields) > 1:
+            raise TrainingError(
+                f"{task.name} reads {len(task.fields)} texts ({', '.join(task.fields)}) and one "
+                "was given; give an object with these keys"
+            )
+        text = {task.fields[0]: text}
+    missing = [name for name in task.fields if name not in text and name != "entities"]
+    if missing:
+        raise TrainingError(
+            f"{task.name} reads {', '.join(task.fields)}; found {', '.join(map(str, text))}, "
+            f"missing {missing[0]!r}"
+        )
+    candidates = tuple(text.get("candidates", ()) or text.get("entities", ()))
+    if task.kind == "choice" and not candidates:
+        candidates = tuple(str(text[name]) for name in ("choice1", "choice2") if name in text)
+    fields = {name: str(text[name]) for name in task.fields if name != "entities"}
+    return Row(fields=fields, candidates=candidates, index=index)

@@ -1,0 +1,97 @@
+"""Runs in processes of their own: killed at random moments, and shared by two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tiny_tasks import recipe_values
+
+COMMAND = [sys.executable, "-c", "from compacter.cli import main; main()", "train"]
+
+
+def start(recipe: Path, output: Path, *flags: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, str(recipe), "--output", str(output), *flags],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(recipe: Path, output: Path, *flags: str) -> dict[str, object]:
+    process = start(recipe, output, *flags)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors.decode()
+    result: dict[str, object] = json.loads((output / "result.json").read_text())
+    return result
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    values = recipe_values(
+        "t5", tmp_path, method="compacter", bottleneck=16, epochs=20, save_steps=10
+    )
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({**values, "text_columns": ["text"]}))
+    return path
+
+
+def test_kill_9_at_random_moments_loses_nothing(recipe, tmp_path):
+    started = time.monotonic()
+    expected = finish(recipe, tmp_path / "undisturbed")
+    duration = time.monotonic() - started
+    draw = random.Random(1)
+    kills = 0
+    output = tmp_path / "killed"
+    for _ in range(12):
+        flags = ["--resume"] if output.exists() else []
+        process = start(recipe, output, *flags)
+        training = max(1.0, duration - 7.0)  # the rest is importing torch
+        time.sleep(min(duration, 5.0) + draw.random() * training * 0.5)
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        kills += 1
+        if kills == 6:
+            break
+    assert kills >= 5
+    found = finish(recipe, output, "--resume") if not (output / "result.json").exists() else {}
+    found = found or json.loads((output / "result.json").read_text())
+    for key in ("test", "validation", "best_checkpoint", "score", "data_fingerprint"):
+        assert found[key] == expected[key], key
+    name = "adapter/adapter_model.safetensors"
+    assert (output / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+
+
+def test_two_processes_do_what_one_does(recipe, tmp_path):
+    """The same global batch: the same loss and gradients, to 1e-5, also with unequal targets."""
+    alone = finish(recipe, tmp_path / "alone", "--epochs", "2", "--batch-size", "32")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    code = tmp_path / "main.py"
+    code.write_text("from compacter.cli import main\nmain()\n")
+    flags = ["--epochs", "2", "--batch-size", "16", "--output", str(tmp_path / "both")]
+    subprocess.run(
+        [*torchrun, "--master-port", "0", str(code), "train", str(recipe), *flags],
+        check=True,
+        capture_output=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    both = json.loads((tmp_path / "both" / "result.json").read_text())
+
+    def curve(result, key):
+        return [entry[key] for entry in result["curve"] if key in entry]
+
+    assert curve(both, "loss") == pytest.approx(curve(alone, "loss"), abs=1e-5)
+    assert curve(both, "grad_norm") == pytest.approx(curve(alone, "grad_norm"), abs=1e-5)
+    assert both["test"] == alone["test"]
