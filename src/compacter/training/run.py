@@ -47,6 +47,7 @@ from compacter.training.trainer import (
     early_stopping,
     last_whole_checkpoint,
     make_arguments,
+    process_count,
 )
 
 HEAD_ONLY = "head-only"
@@ -119,7 +120,8 @@ def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig
     )
     batch_size = recipe.batch_size or defaults.batch_size
     epochs = recipe.epochs or defaults.epochs
-    steps = -(-len(splits.train) // (batch_size * recipe.gradient_accumulation)) * epochs
+    rows_per_step = batch_size * recipe.gradient_accumulation * process_count()
+    steps = -(-len(splits.train) // rows_per_step) * epochs
     warmup = recipe.warmup_steps
     if warmup is None:
         warmup = defaults.warmup_steps
@@ -260,7 +262,8 @@ def _trainer(
 ) -> TaskTrainer:
     features = ready.pipeline.encode(ready.splits.train)
     assert ready.recipe.batch_size is not None
-    per_epoch = -(-len(features) // (ready.recipe.batch_size * ready.recipe.gradient_accumulation))
+    rows_per_step = ready.recipe.batch_size * ready.recipe.gradient_accumulation * process_count()
+    per_epoch = -(-len(features) // rows_per_step)
     arguments = make_arguments(
         ready.recipe, folder / CHECKPOINTS, steps_per_epoch=per_epoch, report_to=report_to
     )

@@ -96,7 +96,6 @@ def make_arguments(
 ) -> TrainingArguments:
     """A filled-in recipe in Trainer's words."""
     on_cpu = not torch.accelerator.is_available()
-    many = int(os.environ.get("WORLD_SIZE", "1")) > 1
     assert recipe.learning_rate is not None
     assert recipe.epochs is not None
     assert recipe.batch_size is not None
@@ -136,8 +135,13 @@ def make_arguments(
         remove_unused_columns=False,
         dataloader_pin_memory=False,
         use_cpu=on_cpu,  # without it, processes of torchrun on CPUs would not know each other
-        ddp_backend="gloo" if on_cpu and many else None,
+        ddp_backend="gloo" if on_cpu and process_count() > 1 else None,
     )
+
+
+def process_count() -> int:
+    """Processes that torchrun or accelerate started for this run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def early_stopping(recipe: Recipe) -> list[TrainerCallback]:
