@@ -18,6 +18,8 @@ from compacter.peft_import import register_when_peft_is_imported
 
 if TYPE_CHECKING:
     from compacter.methods.attach import attach
+    from compacter.training.api import compare, train
+    from compacter.training.inference import evaluate, predict
     from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 
 try:
@@ -25,10 +27,24 @@ try:
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
-__all__ = ["BitFitConfig", "CompacterConfig", "IntrinsicSAIDConfig", "__version__", "attach"]
+__all__ = [
+    "BitFitConfig",
+    "CompacterConfig",
+    "IntrinsicSAIDConfig",
+    "__version__",
+    "attach",
+    "compare",
+    "evaluate",
+    "predict",
+    "train",
+]
 
 _HOMES = {
     "attach": "compacter.methods.attach",
+    "compare": "compacter.training.api",
+    "evaluate": "compacter.training.inference",
+    "predict": "compacter.training.inference",
+    "train": "compacter.training.api",
     "BitFitConfig": "compacter.tuners",
     "CompacterConfig": "compacter.tuners",
     "IntrinsicSAIDConfig": "compacter.tuners",
