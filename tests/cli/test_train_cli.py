@@ -15,7 +15,7 @@ import compacter
 from compacter.cli import main
 from tiny_tasks import recipe_values
 
-COMMAND = [sys.executable, "-c", "from compacter.cli import main; main()"]
+COMMAND = [sys.executable, "-m", "compacter.cli"]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import yaml
 
 from tiny_tasks import recipe_values
 
-COMMAND = [sys.executable, "-c", "from compacter.cli import main; main()", "train"]
+COMMAND = [sys.executable, "-m", "compacter.cli", "train"]
 
 
 def start(recipe: Path, output: Path, *flags: str) -> subprocess.Popen[bytes]:
@@ -79,11 +79,9 @@ def test_two_processes_do_what_one_does(recipe, tmp_path):
     """The same global batch: the same loss and gradients, to 1e-5, also with unequal targets."""
     alone = finish(recipe, tmp_path / "alone", "--epochs", "2", "--batch-size", "32")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    code = tmp_path / "main.py"
-    code.write_text("from compacter.cli import main\nmain()\n")
     flags = ["--epochs", "2", "--batch-size", "16", "--output", str(tmp_path / "both")]
     subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", str(code), "train", str(recipe), *flags],
+        [*torchrun, "--nproc-per-node", "2", "-m", "compacter.cli", "train", str(recipe), *flags],
         check=True,
         capture_output=True,
         timeout=120,

@@ -202,22 +202,20 @@ def _print_results(results: list[Result]) -> None:
 
     metrics = list(dict.fromkeys(name for r in results for name in (r.test or r.validation)))
     where = "test" if results[0].test else "validation"
-    table = Table(title=f"{results[0].task} on {results[0].model}", title_justify="left")
+    title = f"{results[0].task} on {results[0].model}, {where} scores"
+    table = Table(title=title, title_justify="left")
     table.add_column("method", no_wrap=True)
-    for column in ("trained", "%", "head", *(f"{where} {name}" for name in metrics)):
-        table.add_column(column, justify="right")
-    for column in ("seconds", "memory, MB", "status"):
-        table.add_column(column, justify="right")
+    for column in ("trained", "%", "head", *metrics, "seconds", "MB"):
+        table.add_column(column, justify="right", no_wrap=True)
     for r in results:
         scores = r.test or r.validation
         table.add_row(
-            r.method,
+            r.method if r.status == "finished" else f"{r.method} ({r.status})",
             f"{r.trainable:,}",
-            f"{r.percent:.4f}",
+            f"{r.percent:.3f}",
             f"{r.head_trainable:,}",
             *(f"{scores[name]:.2f}" for name in metrics),
-            f"{r.seconds:.1f}",
-            f"{r.peak_memory_bytes / 1e6:,.0f}",
-            r.status,
+            f"{r.seconds:.0f}",
+            f"{r.peak_memory_bytes / 1e6:.0f}",
         )
     console().print(table)

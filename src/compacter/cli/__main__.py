@@ -1,0 +1,5 @@
+"""`python -m compacter.cli`, which torchrun can start."""
+
+from compacter.cli import main
+
+main()
