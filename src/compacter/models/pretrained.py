@@ -102,7 +102,18 @@ def load_model(name: str, kind: Kind, *, quantize: str | None = None, **settings
     else:
         settings["dtype"] = torch.float32
     model: nn.Module = _load(_AUTO_CLASSES[kind], name, "model", **settings)
+    if locate(name).gguf_file is not None:
+        _forget_gguf(model)
     return model
+
+
+def _forget_gguf(model: nn.Module) -> None:
+    """Weights of a GGUF file are plain numbers once they are loaded; transformers still marks the
+    model as quantised, and Trainer then refuses to train it."""
+    for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+        model.__dict__.pop(name, None)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
 
 
 def _quantization(bits: str) -> Any:
