@@ -48,8 +48,9 @@ def skeleton(name: str, *, head: str | None = None) -> nn.Module:
     """The model on the meta device: no weights are loaded, none allocated, tied ones are one.
 
     `name` is a bare T5 name (`t5-base` or `google-t5/t5-base`, which needs no network), a builtin
-    model (`builtin/minilm`), a folder with a config.json, or a model of the hub. `head` names a class of transformers to build
-    (`T5EncoderModel`, `AutoModelForSequenceClassification`) in place of the one in the config.
+    model (`builtin/minilm`), a folder with a config.json, or a model of the hub. `head` names a
+    class of transformers to build (`T5EncoderModel`, `AutoModelForSequenceClassification`) in place
+    of the one in the config.
     """
     dimensions = T5_DIMENSIONS.get(name.removeprefix("google-t5/"))
     if dimensions is not None:
@@ -83,8 +84,8 @@ def _config(name: str) -> PreTrainedConfig:
         )
         raise ArchitectureError(
             f"the model {name!r} {where} ({_first_line(error)}); expected a bare T5 name "
-            f"({', '.join(T5_DIMENSIONS)}), a builtin model ({', '.join(BUILTIN_MODELS)}), a folder "
-            f"with a config.json or a name on the Hugging Face hub{_nearest(name)}"
+            f"({', '.join(T5_DIMENSIONS)}), a builtin model ({', '.join(BUILTIN_MODELS)}), a "
+            f"folder with a config.json or a name on the Hugging Face hub{_nearest(name)}"
         ) from None
     except (ValueError, StrictDataclassError) as error:
         raise ArchitectureError(

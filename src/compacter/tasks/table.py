@@ -358,7 +358,7 @@ def find_task(name: str) -> Task:
         if name in known:
             return known[name]
     if name.startswith("builtin"):
-        near = difflib.get_close_matches(name, BUILTIN_TASKS, n=1)
+        near = difflib.get_close_matches(name.lower(), BUILTIN_TASKS, n=1, cutoff=0.85)
         hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(BUILTIN_TASKS)}"
         raise TaskError(f"there is no task {name!r}; {hint}")
     plain = name.lower().replace("-", "").replace("_", "").removeprefix("superglue")

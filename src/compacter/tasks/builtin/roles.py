@@ -1,56 +1,93 @@
+"""`builtin/roles`: does the second sentence follow from the first?
+
+Each phenomenon is drawn with as many pairs that follow as pairs that do not, from the same words in
+the same patterns, so that no word and no two neighbouring words tell the label."""
+
 from __future__ import annotations
+
+from collections.abc import Callable
+
 from compacter.tasks.builtin.drawing import Draw
+from compacter.tasks.builtin.inflecting import plural
 from compacter.tasks.builtin.words import Verb, Words
-PR=("He","him"),("She","her")
-def people(draw,words):
-    g=draw.below(2)
-    return g,(draw.one(words.men),draw.one(words.women)) if g==0 else (draw.one(words.women),draw.one(words.men))
-def he_or_she(draw,words,follows):
-    g,(one,other)=people(draw,words); deed=draw.one(words.deeds)
-    d = g if follows else 1-g
-    return f"The {one} {deed.past} the {other}.", f"{PR[d][0]} {deed.past} {PR[1-d][1]}."
-def he_or_she_passive(draw,words,follows):
-    g,(one,other)=people(draw,words); deed=draw.one(words.deeds)
-    d = 1-g if follows else g
-    return f"The {one} was {deed.participle} by the {other}.", f"{PR[d][0]} {deed.past} {PR[1-d][1]}."
-def not_but(draw,words,follows):
-    g,(one,other)=people(draw,words); act=draw.one(words.acts)
-    d = 1-g if follows else g
-    return f"Not the {one} but the {other} {act.past}.", f"{PR[d][0]} {act.past}."
-def one_did_not(draw,words,follows):
-    g,(one,other)=people(draw,words); act=draw.one(words.acts)
-    who=draw.below(2); did=(who==g)==follows
-    return f"The {one} {act.past}, but the {other} did not.", f"{PR[who][0]} {_phrase(act,did)}."
-def broader_or_narrower(draw, words, follows):
+
+Texts = tuple[str, str]
+
+
+def person_and_thing(draw: Draw, words: Words, follows: bool) -> Texts:
+    """The boy washed the cup. / The cup was washed by the boy."""
+    person, thing = draw.one(words.people), draw.one(words.things)
+    return _told_again(draw, person, draw.one(words.handling), thing, follows)
+
+
+def person_and_person(draw: Draw, words: Words, follows: bool) -> Texts:
+    """The boy helped the king. / The king was helped by the boy."""
+    one, other = draw.two(words.people)
+    return _told_again(draw, one, draw.one(words.deeds), other, follows)
+
+
+def who_did_what(draw: Draw, words: Words, follows: bool) -> Texts:
+    """The boy sang and the cup cracked. / The cup cracked."""
+    nouns = draw.one(words.people), draw.one(words.things)
+    verbs = draw.one(words.acts).past, draw.one(words.processes).past
+    first, second = (0, 1) if draw.coin() else (1, 0)
+    asked = draw.below(2)
+    verb = verbs[asked] if follows else verbs[1 - asked]
+    return (
+        f"The {nouns[first]} {verbs[first]} and the {nouns[second]} {verbs[second]}.",
+        f"The {nouns[asked]} {verb}.",
+    )
+
+
+def which_is_what(draw: Draw, words: Words, follows: bool) -> Texts:
+    """The hungry boy washed the wooden cup. / The cup was wooden."""
+    nouns = draw.one(words.people), draw.one(words.things)
+    traits = draw.one(words.moods), draw.one(words.makes)
+    asked = draw.below(2)
+    trait = traits[asked] if follows else traits[1 - asked]
+    event = _event(
+        f"{traits[0]} {nouns[0]}", draw.one(words.handling), f"{traits[1]} {nouns[1]}", draw.coin()
+    )
+    return event, f"The {nouns[asked]} was {trait}."
+
+
+def broader_or_narrower(draw: Draw, words: Words, follows: bool) -> Texts:
+    """The boy drew dogs. / The boy drew animals. Under a negation it is the other way round."""
     who, verb = draw.one(words.people), draw.one(words.handling)
     broader, narrower = draw.one(words.kinds)
-    narrow = draw.one(narrower)
+    kinds = draw.one(narrower), broader
     did = draw.coin()
-    first, second = (narrow, broader) if did == follows else (broader, narrow)
-    return (
-        f"The {who} {_phrase(verb, did)} {first}.",
-        f"The {who} {_phrase(verb, did)} {second}.",
-    )
-def opposites(draw,words,follows):
-    who=draw.one(words.people); pair=draw.two(draw.one(words.opposites)); n=draw.coin()
-    other=draw.coin()
-    if not other:
-        m = n==follows
-        return f"The {who} was {'' if n else 'not '}{pair[0]}.", f"The {who} was {'' if m else 'not '}{pair[0]}."
-    m = (n!=follows)
-    return f"The {who} was {'' if n else 'not '}{pair[0]}.", f"The {who} was {'' if m else 'not '}{pair[1]}."
-def quantifiers(draw,words,follows):
-    who=draw.one(words.people); act=draw.one(words.acts); n=draw.coin(); m=n==follows
-    return f"{'All' if n else 'No'} {who}s {act.past}.", f"{'Some' if m else 'Not all'} {who}s {act.past}."
-def _phrase(verb: Verb, did: bool) -> str:
-    return verb.past if did else f"did not {verb.base}"
-PHENOMENA=((he_or_she,18),(he_or_she_passive,18),(not_but,12),(one_did_not,12),(broader_or_narrower,16),(opposites,16),(quantifiers,8))
-def who_to_whom(draw, words, follows):
-    one, other = draw.two(words.people); deed = draw.one(words.deeds)
-    doer, done = (one, other) if follows else (other, one)
-    p=draw.coin()
-    return _event(one, deed, other, p), _event(doer, deed, done, not p)
-def _event(doer, deed, done, passive):
-    if passive: return f"The {done} was {deed.participle} by the {doer}."
+    first, second = kinds if did == follows else kinds[::-1]
+    told = f"The {who} {verb.past if did else f'did not {verb.base}'}"
+    return f"{told} {first}.", f"{told} {second}."
+
+
+def all_or_none(draw: Draw, words: Words, follows: bool) -> Texts:
+    """No boys sang. / Not all boys sang."""
+    act = f"{plural(draw.one(words.people))} {draw.one(words.acts).past}"
+    some = draw.coin()
+    first = "All" if some == follows else "No"
+    return f"{first} {act}.", f"{'Some' if some else 'Not all'} {act}."
+
+
+def _told_again(draw: Draw, doer: str, deed: Verb, done: str, follows: bool) -> Texts:
+    """An event in the active and in the passive voice, or in the passive and the active."""
+    passive = draw.coin()
+    again = (doer, deed, done) if follows else (done, deed, doer)
+    return _event(doer, deed, done, passive), _event(*again, not passive)
+
+
+def _event(doer: str, deed: Verb, done: str, passive: bool) -> str:
+    if passive:
+        return f"The {done} was {deed.participle} by the {doer}."
     return f"The {doer} {deed.past} the {done}."
-PHENOMENA=PHENOMENA+((who_to_whom,10),)
+
+
+PHENOMENA: tuple[tuple[Callable[[Draw, Words, bool], Texts], int], ...] = (
+    (which_is_what, 36),
+    (person_and_thing, 18),
+    (who_did_what, 16),
+    (broader_or_narrower, 14),
+    (all_or_none, 4),
+    (person_and_person, 12),
+)

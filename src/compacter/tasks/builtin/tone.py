@@ -1,8 +1,8 @@
 """`builtin/tone`: is the speaker for it or against it?
 
 A word of praise or blame alone does not tell: each is drawn as often under a negation or on the
-side of a contrast that does not count. What comes after `but` counts, and what comes after `although`
-does not, whichever half comes first."""
+side of a contrast that does not count. What comes after `but` counts, and what comes after
+`although` does not, whichever half comes first."""
 
 from __future__ import annotations
 

@@ -33,9 +33,12 @@ class Words:
     """What a thing can be, whatever else it is: red, heavy."""
     kinds: tuple[tuple[str, tuple[str, ...]], ...]
     """A broader word and narrower ones, all in the plural: animals: dogs, horses."""
-    men: tuple[str, ...]
-    women: tuple[str, ...]
-    opposites: tuple[tuple[str, ...], ...]
+    processes: tuple[Verb, ...]
+    """What happens to things: melt, rust."""
+    moods: tuple[str, ...]
+    """What only a person can be: hungry."""
+    makes: tuple[str, ...]
+    """What only a thing can be: wooden."""
     topics: tuple[str, ...]
     """What one has an opinion about."""
     praise: tuple[str, ...]
@@ -72,9 +75,8 @@ TRAIN = Words(
         "banker engineer scientist gardener captain mayor uncle mother son"
     ),
     acts=_verbs(
-        "sing/sang/sung sleep/slept dance laugh cry/cried run/ran/run swim/swam/swum walk pray "
-        "smile jump shout work fall/fell/fallen wait cough speak/spoke/spoken lie/lied weep/wept "
-        "retire travel/traveled arrive"
+        "sing/sang/sung sleep/slept dance laugh cry/cried swim/swam/swum walk pray smile jump "
+        "shout wait cough speak/spoke/spoken lie/lied weep/wept retire argue kneel/knelt"
     ),
     deeds=_verbs(
         "help push follow chase kiss hire pay/paid praise warn attack save thank watch find/found "
@@ -82,11 +84,11 @@ TRAIN = Words(
     ),
     handling=_verbs(
         "buy/bought draw/drew/drawn want sell/sold steal/stole/stolen describe collect touch "
-        "photograph/photographed remember mention"
+        "photograph/photographed remember mention wash repair lift hide/hid/hidden"
     ),
     things=_split(
-        "cup box chair car book hat door bag lamp shirt boat ring table coat plate phone knife ball "
-        "house bridge garden road stone flag"
+        "cup box chair car book hat door bag lamp shirt boat ring table coat plate phone knife "
+        "ball house bridge garden road stone flag"
     ),
     traits=_split(
         "red old heavy clean wooden round cheap wet soft dark large empty cold rough broken long "
@@ -103,11 +105,17 @@ TRAIN = Words(
         flowers: roses tulips lilies daisies
         toys: dolls puzzles balloons
         clothes: shirts coats hats trousers skirts
+        seats: chairs benches sofas stools
+        snakes: cobras vipers pythons
+        machines: computers printers robots engines
+        desserts: brownies cookies puddings pies
+        crimes: murders frauds forgeries
+        sports: tennis football hockey golf
         """
     ),
-    men=_split("king boy uncle husband father grandfather waiter actor gentleman lord monk son"),
-    women=_split("woman mother wife sister grandmother waitress actress goddess nun heroine"),
-    opposites=(("open", "closed"), ("dead", "alive"), ("guilty", "innocent"), ("wet", "dry"), ("drunk", "sober"), ("present", "absent"), ("clean", "dirty"), ("rich", "poor"), ("honest","dishonest"), ("tall", "short"), ("happy", "sad"), ("right", "wrong"),("strong","weak"),("hot","cold")),
+    processes=_verbs("melt rust crack leak explode fade freeze/froze/frozen"),
+    moods=_split("hungry angry tired proud lonely jealous polite generous ashamed furious"),
+    makes=_split("wooden rusty hollow empty leather woolen cracked portable inflatable folded"),
     topics=_split(
         "soup film music room story service lunch concert trip bread weather speech match lesson"
     ),
@@ -124,15 +132,16 @@ EVALUATION = Words(
         "mechanic cowboy reporter detective neighbor aunt father daughter"
     ),
     acts=_verbs(
-        "talk whisper scream slip/slipped eat/ate/eaten stand/stood yawn sit/sat win/won "
-        "flee/fled vote march tremble bow blink snore study/studied relax resign sneeze"
+        "talk whisper scream eat/ate/eaten yawn win/won flee/fled vote march blink snore "
+        "study/studied relax resign sneeze bow complain hesitate think/thought"
     ),
     deeds=_verbs(
-        "hug/hugged hit/hit see/saw/seen love hate catch/caught kill meet/met greet rob/robbed "
+        "hug/hugged hit/hit see/saw/seen love despise catch/caught kill meet/met greet rob/robbed "
         "pull admire carry/carried accuse kick marry/married punish rescue arrest"
     ),
     handling=_verbs(
-        "order like avoid own bring/brought choose/chose/chosen notice examine discuss"
+        "order like avoid own bring/brought choose/chose/chosen notice examine discuss "
+        "break/broke/broken throw/threw/thrown borrow fix burn drop/dropped"
     ),
     things=_split(
         "bowl basket bed train letter scarf window bottle candle dress ship necklace desk jacket "
@@ -150,13 +159,15 @@ EVALUATION = Words(
         weapons: swords guns rifles spears pistols
         trees: oaks pines maples elms palms
         drinks: beers wines juices
+        dishes: stews salads omelettes
+        metals: iron copper silver
         jewels: diamonds rubies emeralds
         vessels: canoes ferries yachts
         """
     ),
-    men=_split("man brother prince nephew duke wizard groom policeman lad cowboy emperor"),
-    women=_split("girl queen daughter aunt niece princess lady bride witch duchess"),
-    opposites=(("awake", "asleep"), ("married", "single"), ("safe", "dangerous"),("old","young"), ("healthy", "sick"), ("lucky", "unlucky"), ("early", "late"), ("brave", "cowardly"), ("wise", "foolish"),("loud","quiet"),("free","busy")),
+    processes=_verbs("shatter drip/dripped rot/rotted evaporate burst/burst crumble overheat"),
+    moods=_split("thirsty nervous shy greedy sleepy clever curious cheerful worried grateful"),
+    makes=_split("plastic golden square electric steel cotton antique ceramic printed damaged"),
     topics=_split(
         "meal movie song novel view museum breakfast party staff show lecture beach cake game"
     ),
