@@ -343,7 +343,7 @@ BUILTIN_TASKS: Mapping[str, Task] = MappingProxyType(
     {
         task.name: task
         for task in (
-            _builtin("roles", ("sentence1", "sentence2"), ENTAILMENT, (6_000, 500)),
+            _builtin("roles", ("sentence1", "sentence2"), ENTAILMENT, (5_000, 500)),
             _builtin("tone", ("sentence",), ("negative", "positive"), (3_000, 500)),
             _builtin("grammar", ("sentence",), ("unacceptable", "acceptable"), (3_000, 500)),
         )
