@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from compacter.cli import main
-from compacter.tasks import TASKS
+from compacter.tasks import BUILTIN_TASKS, TASKS
 from task_files import OFFICIAL, jsonl, tsv, write_official
 
 
@@ -87,7 +87,8 @@ assert not heavy, heavy
 
 def test_tasks_as_json(command: Command) -> None:
     rows = {row["task"]: row for row in command("tasks", "--json").json}
-    assert list(rows) == list(TASKS)
+    assert list(rows) == [*TASKS, *BUILTIN_TASKS]
+    assert (rows["builtin/tone"]["hub"], rows["builtin/tone"]["folder"]) == (None, None)
     assert rows["cb"] == {
         "task": "cb",
         "benchmark": "superglue",
@@ -108,7 +109,7 @@ def test_tasks_as_json(command: Command) -> None:
 
 def test_tasks_as_a_table(command: Command) -> None:
     lines = command("tasks").out.splitlines()
-    for task in TASKS.values():
+    for task in (*TASKS.values(), *BUILTIN_TASKS.values()):
         (line,) = (line for line in lines if f"│ {task.name} " in line)
         assert task.benchmark in line
         assert ", ".join(task.metrics) in line

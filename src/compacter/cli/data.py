@@ -56,9 +56,10 @@ def make_source(
     labels: str | None,
     regression: bool | None,
 ) -> Source:
-    """The source that the options describe: own files, official files, or the hub."""
+    """The source that the options describe: own files, official files, the package itself,
+    or the hub."""
     from compacter.errors import TaskError
-    from compacter.tasks import Hub, OfficialFiles, UserData
+    from compacter.tasks import BUILTIN_TASKS, Builtin, Hub, OfficialFiles, UserData
 
     own = {
         "--validation-file": validation_file,
@@ -75,7 +76,9 @@ def make_source(
                 f"{given[0]} is for your own files and there is no --train-file; expected both "
                 "or neither"
             )
-        return Hub() if data_dir is None else OfficialFiles(data_dir)
+        if data_dir is not None:
+            return OfficialFiles(data_dir)
+        return Builtin() if task in BUILTIN_TASKS else Hub()
     if data_dir is not None:
         raise TaskError("--data-dir and --train-file are both given; expected one of them")
     if not text_columns:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 def params(
     model: Annotated[
-        str, typer.Option(help="t5-small, -base, -large, -3b, -11b, a folder or a hub name.")
+        str,
+        typer.Option(
+            help="t5-small, -base, -large, -3b, -11b, builtin/minilm, a folder or a hub name."
+        ),
     ] = "t5-base",
     tasks: Annotated[
         int, typer.Option(min=1, help="Tasks that share the model (GLUE: 8, SuperGLUE: 6).")

@@ -1,4 +1,4 @@
-"""`compacter tasks`: the fourteen tasks of the paper."""
+"""`compacter tasks`: the fourteen tasks of the paper, and three that the package makes itself."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Annotated
 import typer
 
 from compacter.cli.output import console, print_json
-from compacter.tasks.table import TASKS, Task
+from compacter.tasks.table import BUILTIN_TASKS, TASKS, Task
+
+EVERY = (*TASKS.values(), *BUILTIN_TASKS.values())
 
 
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the tasks of the paper: labels, metrics, rows and how they are split."""
+    """List the tasks: labels, metrics, rows and how they are split."""
     if as_json:
-        print_json([_row(task) for task in TASKS.values()])
+        print_json([_row(task) for task in EVERY])
         return
     from rich.table import Table
 
@@ -27,7 +29,7 @@ def tasks(
     table.add_column("train rows", justify="right", no_wrap=True)
     table.add_column("validation rows", justify="right", no_wrap=True)
     table.add_column("split", no_wrap=True)
-    for task in TASKS.values():
+    for task in EVERY:
         train, validation = task.sizes or (0, 0)
         table.add_row(
             task.name,
@@ -42,7 +44,7 @@ def tasks(
     console().print(
         "Rows as published. small: the published validation set is halved into validation and "
         "test.\nlarge: 1,000 training rows are the validation set, the published validation set "
-        "is the test."
+        "is the test.\ngiven: made by the package, with a test set of 1,000 rows."
     )
 
 
@@ -52,8 +54,6 @@ def _labels(task: Task) -> str:
 
 
 def _row(task: Task) -> dict[str, object]:
-    assert task.hub is not None
-    assert task.disk is not None
     assert task.sizes is not None
     return {
         "task": task.name,
@@ -64,10 +64,11 @@ def _row(task: Task) -> dict[str, object]:
         "metrics": list(task.metrics),
         "split": task.size,
         "rows": {"train": task.sizes[0], "validation": task.sizes[1]},
-        "hub": {
+        "hub": task.hub
+        and {
             "repository": task.hub.repository,
             "config": task.hub.config,
             "revision": task.hub.revision,
         },
-        "folder": task.disk.folder,
+        "folder": task.disk and task.disk.folder,
     }

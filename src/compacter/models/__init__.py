@@ -1,13 +1,14 @@
 """Models: loading their shape, and finding where attention and feed-forward write back.
 
 `architectures` is the table of known families, `inference` works out the others, `structure` turns
-both into targets for adapters, `modules` sees a model without PEFT's wrappers, and `loading` builds
-a model without its weights.
+both into targets for adapters, `modules` sees a model without PEFT's wrappers, `loading` builds a
+model without its weights, and `builtin` finds the models that come as Python packages.
 """
 
 from __future__ import annotations
 
 from compacter.models.architectures import ARCHITECTURES, BYPASSES, Architecture, Bypass
+from compacter.models.builtin import BUILTIN_MODELS, builtin_folder, is_builtin
 from compacter.models.inference import hidden_size
 from compacter.models.loading import T5_DIMENSIONS, T5Dimensions, skeleton
 from compacter.models.loss import count_loss_once
@@ -34,6 +35,7 @@ from compacter.models.structure import (
 
 __all__ = [
     "ARCHITECTURES",
+    "BUILTIN_MODELS",
     "BYPASSES",
     "POSITIONS",
     "T5_DIMENSIONS",
@@ -44,12 +46,14 @@ __all__ = [
     "Target",
     "bare_model",
     "base_modules",
+    "builtin_folder",
     "count_loss_once",
     "drop_layers",
     "find_blocks",
     "hidden_size",
     "infer_blocks",
     "input_width",
+    "is_builtin",
     "is_layer_norm",
     "layer_norms",
     "named_targets",

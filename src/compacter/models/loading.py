@@ -16,6 +16,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, T5Config
 
 from compacter.errors import ArchitectureError
+from compacter.models.builtin import BUILTIN_MODELS, builtin_folder, is_builtin
 
 T5_VOCABULARY = 32_100
 """The paper's count. The published checkpoints round their embeddings up to 32,128 rows."""
@@ -46,9 +47,10 @@ T5_DIMENSIONS: Mapping[str, T5Dimensions] = MappingProxyType(
 def skeleton(name: str, *, head: str | None = None) -> nn.Module:
     """The model on the meta device: no weights are loaded, none allocated, tied ones are one.
 
-    `name` is a bare T5 name (`t5-base` or `google-t5/t5-base`, which needs no network), a folder
-    with a config.json, or a model of the hub. `head` names a class of transformers to build
-    (`T5EncoderModel`, `AutoModelForSequenceClassification`) in place of the one in the config.
+    `name` is a bare T5 name (`t5-base` or `google-t5/t5-base`, which needs no network), a builtin
+    model (`builtin/minilm`), a folder with a config.json, or a model of the hub. `head` names a
+    class of transformers to build (`T5EncoderModel`, `AutoModelForSequenceClassification`) in place
+    of the one in the config.
     """
     dimensions = T5_DIMENSIONS.get(name.removeprefix("google-t5/"))
     if dimensions is not None:
@@ -60,7 +62,7 @@ def skeleton(name: str, *, head: str | None = None) -> nn.Module:
             **asdict(dimensions),
         )
     else:
-        config = _config(name)
+        config = _config(str(builtin_folder(name)) if is_builtin(name) else name)
     return _build(name, config, head)
 
 
@@ -82,8 +84,8 @@ def _config(name: str) -> PreTrainedConfig:
         )
         raise ArchitectureError(
             f"the model {name!r} {where} ({_first_line(error)}); expected a bare T5 name "
-            f"({', '.join(T5_DIMENSIONS)}), a folder with a config.json or a name on the "
-            f"Hugging Face hub{_nearest(name)}"
+            f"({', '.join(T5_DIMENSIONS)}), a builtin model ({', '.join(BUILTIN_MODELS)}), a "
+            f"folder with a config.json or a name on the Hugging Face hub{_nearest(name)}"
         ) from None
     except (ValueError, StrictDataclassError) as error:
         raise ArchitectureError(

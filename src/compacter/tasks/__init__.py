@@ -27,7 +27,7 @@ from compacter.tasks.formats import (
 )
 from compacter.tasks.metrics import mean_score, score
 from compacter.tasks.rows import Label, Row
-from compacter.tasks.sources import Hub, OfficialFiles, Source, UserData
+from compacter.tasks.sources import Builtin, Hub, OfficialFiles, Source, UserData
 from compacter.tasks.splits import (
     SPLIT_SEED,
     Splits,
@@ -36,12 +36,14 @@ from compacter.tasks.splits import (
     paper_splits,
     take,
 )
-from compacter.tasks.table import SPLITS, TASKS, Split, Task, find_task
+from compacter.tasks.table import BUILTIN_TASKS, SPLITS, TASKS, Split, Task, find_task
 
 __all__ = [
+    "BUILTIN_TASKS",
     "SPLITS",
     "TASKS",
     "Answer",
+    "Builtin",
     "Candidates",
     "Example",
     "Hub",
@@ -79,14 +81,15 @@ def load(
     max_train_samples: int | None = None,
     seed: int = SPLIT_SEED,
 ) -> tuple[Task, Splits]:
-    """A task and its splits, from the hub if no source is given.
+    """A task and its splits, from the hub if no source is given and the package does not make the
+    task itself.
 
     A benchmark's task is split as in the paper. A user's own files make a task of their own, to
     which no name is given here. `max_train_samples` draws that many training rows by the seed;
     validation and test rows stay the same."""
     declared = _declared(task, source)
-    rows = source or Hub()
-    if isinstance(rows, UserData):
+    rows = source or _default_source(declared)
+    if _as_they_come(declared, rows):
         splits = Splits(*(rows.load_rows(declared, split) for split in SPLITS))
     else:
         splits = paper_splits(declared, lambda split: rows.load_rows(declared, split))
@@ -96,10 +99,19 @@ def load(
 def load_split(task: str | None, source: Source | None, split: Split) -> tuple[Task, list[Row]]:
     """A task and one of its splits. Only the files that this split needs have to be there."""
     declared = _declared(task, source)
-    rows = source or Hub()
-    if isinstance(rows, UserData):
+    rows = source or _default_source(declared)
+    if _as_they_come(declared, rows):
         return declared, rows.load_rows(declared, split)
     return declared, paper_split(declared, split, lambda part: rows.load_rows(declared, part))
+
+
+def _default_source(task: Task) -> Source:
+    return Builtin() if task.benchmark == "builtin" else Hub()
+
+
+def _as_they_come(task: Task, source: Source) -> bool:
+    """Whether the splits are the source's own, not made anew as in the paper."""
+    return task.size == "given" or isinstance(source, UserData)
 
 
 def _declared(task: str | None, source: Source | None) -> Task:

@@ -1,4 +1,4 @@
-"""The fourteen tasks of the paper, one declaration each.
+"""The fourteen tasks of the paper and three that the package makes itself, one declaration each.
 
 A declaration says where the rows are, how they become text, what the labels are called and how
 answers are scored. Batch sizes, lengths and epochs are settings of training and are not here.
@@ -14,7 +14,7 @@ from typing import Literal
 
 from compacter.errors import TaskError
 
-Benchmark = Literal["glue", "superglue", "custom"]
+Benchmark = Literal["glue", "superglue", "builtin", "custom"]
 Kind = Literal["classes", "number", "choice", "entity"]
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -63,9 +63,10 @@ class Task:
     labels: tuple[str, ...]
     """T5's word for each class, in the order of the class indices."""
     metrics: tuple[str, ...]
-    size: Literal["small", "large"]
+    size: Literal["small", "large", "given"]
     """small: validation and test are the halves of the published validation set; large: the
-    validation set comes from the training set, the published validation set is the test."""
+    validation set comes from the training set, the published validation set is the test; given:
+    all three sets are as they come."""
     positive: int | None = None
     """The class whose F1 is meant; None: the mean of the F1 of every class."""
     step: float | None = None
@@ -322,10 +323,44 @@ TASKS: Mapping[str, Task] = MappingProxyType(
 )
 
 
+def _builtin(
+    name: str, fields: tuple[str, ...], labels: tuple[str, ...], sizes: tuple[int, int]
+) -> Task:
+    return Task(
+        name=f"builtin/{name}",
+        benchmark="builtin",
+        kind="classes",
+        fields=fields,
+        pair=(fields[:1], fields[1:]),
+        labels=labels,
+        metrics=("accuracy",),
+        size="given",
+        sizes=sizes,
+    )
+
+
+BUILTIN_TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        task.name: task
+        for task in (
+            _builtin("roles", ("sentence1", "sentence2"), ENTAILMENT, (5_000, 500)),
+            _builtin("tone", ("sentence",), ("negative", "positive"), (3_000, 500)),
+            _builtin("grammar", ("sentence",), ("unacceptable", "acceptable"), (3_000, 500)),
+        )
+    }
+)
+"""Tasks that the package generates; their test sets have 1,000 rows."""
+
+
 def find_task(name: str) -> Task:
     """The task of that name, or an error with the nearest right one."""
-    if name in TASKS:
-        return TASKS[name]
+    for known in (TASKS, BUILTIN_TASKS):
+        if name in known:
+            return known[name]
+    if name.startswith("builtin"):
+        near = difflib.get_close_matches(name.lower(), BUILTIN_TASKS, n=1, cutoff=0.85)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(BUILTIN_TASKS)}"
+        raise TaskError(f"there is no task {name!r}; {hint}")
     plain = name.lower().replace("-", "").replace("_", "").removeprefix("superglue")
     near = [plain] if plain in TASKS else difflib.get_close_matches(plain, TASKS, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(TASKS)}"

@@ -49,12 +49,12 @@ def defaults_for(
 ) -> Defaults:
     is_record = task.name == "record"
     if task.benchmark in BATCH_SIZES:
-        epochs = FEW_EPOCHS if task.name in FEW_EPOCHS_TASKS else MANY_EPOCHS
+        few = task.name in FEW_EPOCHS_TASKS
     else:
-        epochs = FEW_EPOCHS if rows > MANY_ROWS else MANY_EPOCHS
+        few = task.benchmark == "builtin" or rows > MANY_ROWS
     return Defaults(
         learning_rate=learning_rate(method, task.benchmark, size, tune_output_layer),
-        epochs=epochs,
+        epochs=FEW_EPOCHS if few else MANY_EPOCHS,
         batch_size=16 if is_record else BATCH_SIZES.get(task.benchmark, OTHER_BATCH_SIZE),
         max_length=512 if is_record else LENGTHS.get(task.benchmark, OTHER_LENGTH),
         warmup_steps=warmup_steps(task.benchmark, size),

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from compacter.errors import TrainingError
-from compacter.tasks import Hub, LabelWords, OfficialFiles, Source, UserData
+from compacter.tasks import LabelWords, OfficialFiles, Source, UserData
 
 METHOD_SETTINGS = (
     "n",
@@ -126,8 +126,8 @@ class Recipe(BaseModel):
         given = {name: getattr(self, name) for name in METHOD_SETTINGS}
         return {name: value for name, value in given.items() if value is not None}
 
-    def source(self) -> Source:
-        """Where the rows come from: own files, official files, or the hub."""
+    def source(self) -> Source | None:
+        """Where the rows come from: own files, official files, or None: the task's own place."""
         own = ("validation_file", "test_file", "text_columns", "labels", "regression")
         if self.train_file is None:
             stray = [name for name in own if getattr(self, name) not in (None, ())]
@@ -136,7 +136,7 @@ class Recipe(BaseModel):
                     f"{stray[0]} is for your own files and there is no train_file; expected both "
                     "or neither"
                 )
-            return Hub() if self.data_dir is None else OfficialFiles(self.data_dir)
+            return None if self.data_dir is None else OfficialFiles(self.data_dir)
         if self.data_dir is not None:
             raise TrainingError("data_dir and train_file are both given; expected one of them")
         if not self.text_columns:

@@ -16,7 +16,7 @@ from compacter.extras import require
 from compacter.tasks.rows import Label, Row
 from compacter.tasks.sources.reading import json_lines, listing, number, read_text, show
 from compacter.tasks.splits import SPLIT_SEED, carve, check_split
-from compacter.tasks.table import TASKS, Split, Task, nearest
+from compacter.tasks.table import BUILTIN_TASKS, TASKS, Split, Task, nearest
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 EXTENSIONS = (*DELIMITERS, ".jsonl", ".ndjson", ".parquet")
@@ -61,7 +61,7 @@ class UserData:
             raise TaskError(f"the text column {columns[0]!r} is named twice; expected two columns")
         if not self.name or self.name.split() != [self.name]:
             raise TaskError(f"the task's name is {self.name!r}; expected one word")
-        if self.name in TASKS:
+        if self.name in TASKS or self.name in BUILTIN_TASKS:
             raise TaskError(
                 f"{self.name!r} is a task of its own benchmark; with your own files expected "
                 "another name, or none"
