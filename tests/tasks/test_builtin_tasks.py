@@ -33,7 +33,7 @@ from compacter.tasks import (
 
 NAMES = tuple(BUILTIN_TASKS)
 DIGESTS = {
-    "builtin/roles": "e43a676cfd8f50a4e3a7f03473f7adf0b70ebbc5e98504c4d660de44bac94ad3",
+    "builtin/roles": "95c6745a4f0b2a1bc10b3a35622fce796cc95cdeecf28c3017c3c9210533ad48",
     "builtin/tone": "b03ecf76cd122c6ca2447ec2a0e6a5781d2620fb39101043793e63bc30330304",
     "builtin/grammar": "d5bdcf6e1f186aa5efe6d4490a93987a2a41e336f0376a2b1f716e23fa953b06",
 }

@@ -84,10 +84,10 @@ def _event(doer: str, deed: Verb, done: str, passive: bool) -> str:
 
 
 PHENOMENA: tuple[tuple[Callable[[Draw, Words, bool], Texts], int], ...] = (
-    (which_is_what, 38),
-    (person_and_thing, 18),
-    (who_did_what, 16),
-    (broader_or_narrower, 8),
+    (which_is_what, 42),
+    (person_and_thing, 22),
+    (person_and_person, 18),
+    (who_did_what, 8),
+    (broader_or_narrower, 6),
     (all_or_none, 4),
-    (person_and_person, 16),
 )

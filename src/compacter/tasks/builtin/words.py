@@ -113,9 +113,15 @@ TRAIN = Words(
         sports: tennis football hockey golf
         """
     ),
-    processes=_verbs("melt rust crack leak explode fade freeze/froze/frozen"),
-    moods=_split("hungry angry tired proud lonely jealous polite generous ashamed furious"),
-    makes=_split("wooden rusty hollow empty leather woolen cracked portable inflatable folded"),
+    processes=_verbs("melt rust crack leak explode fade boil ignite dissolve corrode unfold creak"),
+    moods=_split(
+        "hungry angry tired proud lonely jealous polite generous ashamed furious bored excited "
+        "lazy selfish cruel humble loyal"
+    ),
+    makes=_split(
+        "wooden rusty hollow empty leather woolen cracked portable inflatable folded marble glass "
+        "adjustable unopened disposable striped oval"
+    ),
     topics=_split(
         "soup film music room story service lunch concert trip bread weather speech match lesson"
     ),
@@ -136,8 +142,8 @@ EVALUATION = Words(
         "study/studied relax resign sneeze bow complain hesitate think/thought"
     ),
     deeds=_verbs(
-        "hug/hugged hit/hit see/saw/seen love despise catch/caught kill meet/met greet rob/robbed "
-        "pull admire carry/carried accuse kick marry/married punish rescue arrest"
+        "hug/hugged hit/hit see/saw/seen love despise catch/caught kill insult greet rob/robbed "
+        "pull admire carry/carried accuse kick tease punish rescue arrest"
     ),
     handling=_verbs(
         "order like avoid own bring/brought choose/chose/chosen notice examine discuss "
