@@ -38,7 +38,7 @@ def edit_config(folder: Path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def refused(folder: Path, message: str, base=None):
+def assert_refused(folder: Path, message: str, base=None):
     """Into a bare model, and beside an adapter that is there already."""
     base = TINY["t5"]() if base is None else base
     with unchanged(base), pytest.raises(CompacterError, match=message):
@@ -66,33 +66,33 @@ def test_a_good_file_is_not_refused(folder):
 def test_truncated_file(folder, keep):
     content = weights(folder).read_bytes()
     weights(folder).write_bytes(content[: int(keep * len(content))])
-    refused(folder, "is damaged or not complete .* expected a whole safetensors file")
+    assert_refused(folder, "is damaged or not complete .* expected a whole safetensors file")
 
 
 def test_damaged_header(folder):
     content = bytearray(weights(folder).read_bytes())
     content[8:40] = b"?" * 32
     weights(folder).write_bytes(content)
-    refused(folder, "is damaged")
+    assert_refused(folder, "is damaged")
 
 
 def test_header_that_claims_too_much(folder):
     content = bytearray(weights(folder).read_bytes())
     content[:8] = struct.pack("<Q", 10**12)
     weights(folder).write_bytes(content)
-    refused(folder, "is damaged")
+    assert_refused(folder, "is damaged")
 
 
 def test_weights_missing(folder):
     weights(folder).unlink()
-    refused(folder, "has a configuration but no adapter_model.safetensors; expected both")
+    assert_refused(folder, "has a configuration but no adapter_model.safetensors; expected both")
 
 
 def test_pickle_is_never_read(folder):
     tensors = load_file(weights(folder))
     weights(folder).unlink()
     torch.save(tensors, folder / "adapter_model.bin")
-    refused(folder, "adapter_model.bin, a pickle, .* is never read")
+    assert_refused(folder, "adapter_model.bin, a pickle, .* is never read")
 
 
 def test_pickle_is_never_kept(tmp_path):
@@ -118,19 +118,19 @@ def test_a_tensor_missing(folder):
     name = sorted(tensors)[-1]
     del tensors[name]
     save_file(tensors, weights(folder))
-    refused(folder, f"does not fit this model .*{name} is missing")
+    assert_refused(folder, f"does not fit this model .*{name} is missing")
 
 
 def test_a_tensor_too_many(folder):
     tensors = load_file(weights(folder)) | {"base_model.model.extra": torch.ones(1)}
     save_file(tensors, weights(folder))
-    refused(folder, "base_model.model.extra has no place in this model")
+    assert_refused(folder, "base_model.model.extra has no place in this model")
 
 
 def test_newer_format(folder):
     edit_config(folder, format_version=FORMAT_VERSION + 1, a_setting_of_the_future=3)
     with pytest.warns(UserWarning, match="a_setting_of_the_future"):
-        refused(folder, "format version 2; this release of compacter reads versions up to 1")
+        assert_refused(folder, "format version 2; this release of compacter reads versions up to 1")
 
 
 def test_other_model_size(folder):
@@ -141,11 +141,11 @@ def test_other_model_size(folder):
         wider = T5ForConditionalGeneration(  # theta does not depend on widths, but on depth
             T5Config(vocab_size=96, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4)
         )
-    refused(folder, "does not fit this model", wider)
+    assert_refused(folder, "does not fit this model", wider)
 
 
 def test_deeper_and_other_models(folder):
-    refused(folder, "does not fit this model", TINY["llama"]())
+    assert_refused(folder, "does not fit this model", TINY["llama"]())
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_deeper_and_other_models(folder):
 def test_settings_that_do_not_belong_to_the_tensors(method, setting, tmp_path):
     folder = Path(save(attach_tiny("t5", method), tmp_path))
     edit_config(folder, **setting)
-    refused(folder, "does not fit this model and its own settings")
+    assert_refused(folder, "does not fit this model and its own settings")
 
 
 def test_settings_that_make_no_sense(tmp_path):
     folder = Path(save(attach_tiny("t5", "compacter"), tmp_path))
     edit_config(folder, n=3)
-    refused(folder, "n=3 does not divide")
+    assert_refused(folder, "n=3 does not divide")
 
 
 def test_other_number_of_labels(tmp_path):
