@@ -232,8 +232,8 @@ def test_frozen_sentence_embeddings_do_not_tell_the_label(name: str, embed: Any)
         b = embed([p.text_b for p in pairs])
         return np.concatenate([a, b, abs(a - b), a * b], axis=1)
 
-    kept = splits.train[:2_500]  # more of them make less than a point of difference
-    train, test = features(kept), features(splits.test)
-    probe = LogisticRegression(C=10, max_iter=2_000).fit(train, labels(kept))
-    assert probe.score(train, labels(kept)) > 0.60  # it does learn something
-    assert probe.score(test, labels(splits.test)) <= 0.65
+    train, test = features(splits.train), features(splits.test)
+    for strength in (1, 10):
+        probe = LogisticRegression(C=strength, max_iter=2_000).fit(train, labels(splits.train))
+        assert probe.score(train, labels(splits.train)) > 0.60  # it does learn something
+        assert probe.score(test, labels(splits.test)) <= 0.65
