@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -109,13 +110,12 @@ def test_no_row_appears_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_content_words_of_train_and_test_have_nothing_in_common(name: str) -> None:
-    splits = splits_of(name)
-    train = words(splits.train)
-    others = words(splits.validation) | words(splits.test)
-    assert train & others <= FUNCTION_WORDS
-    content = [{stem(word) for word in found - FUNCTION_WORDS} for found in (train, others)]
-    assert not content[0] & content[1]
+def test_content_words_of_splits_have_nothing_in_common(name: str) -> None:
+    found = [words(splits_of(name)[split]) for split in SPLITS]
+    for one, other in combinations(found, 2):
+        assert one & other <= FUNCTION_WORDS
+        stems = [{stem(word) for word in side - FUNCTION_WORDS} for side in (one, other)]
+        assert not stems[0] & stems[1]
 
 
 @pytest.mark.parametrize("name", NAMES)

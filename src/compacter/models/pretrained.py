@@ -25,10 +25,12 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
-from compacter.errors import ArchitectureError
+from compacter.errors import ArchitectureError, SettingError
 from compacter.models.builtin import builtin_folder, is_builtin
 
 Kind = Literal["encoder-decoder", "decoder", "encoder"]
+
+_NOT_PLAIN_DROPOUT = ("layerdrop", "layer_drop", "drop_path")  # whole layers, not numbers
 
 _AUTO_CLASSES: dict[Kind, Any] = {
     "encoder-decoder": AutoModelForSeq2SeqLM,
@@ -93,6 +95,23 @@ def kind_of(config: PreTrainedConfig) -> Kind:
         f"a model of type {model_type!r} is neither an encoder-decoder nor a decoder that writes "
         "text nor an encoder with a classification head in transformers"
     )
+
+
+def dropout_settings(config: PreTrainedConfig, probability: float) -> dict[str, float]:
+    """One probability for all of a model's dropouts, in the words of its configuration."""
+    names = [
+        name
+        for name, value in config.to_dict().items()
+        if "drop" in name
+        and not any(part in name for part in _NOT_PLAIN_DROPOUT)
+        and (value is None or isinstance(value, (int, float)))
+    ]
+    if not names:
+        raise SettingError(
+            f"dropout={probability:g} is given, but the configuration of a {config.model_type!r} "
+            "model has no dropout; expected none"
+        )
+    return dict.fromkeys(names, probability)
 
 
 def load_model(name: str, kind: Kind, *, quantize: str | None = None, **settings: Any) -> nn.Module:

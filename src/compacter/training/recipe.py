@@ -74,6 +74,8 @@ class Recipe(BaseModel):
     max_length: int | None = _field(None, "tokens after which a text is cut", ge=8)
     warmup_steps: int | None = _field(None, "steps until the highest learning rate", ge=0)
     weight_decay: float = _field(0.0, "weight decay", ge=0)
+    dropout: float | None = _field(None, "dropout of the base model", ge=0, lt=1)
+    group_by_length: bool = _field(False, "batches of like lengths: less padding, less chance")
     gradient_accumulation: int = _field(1, "batches of one step", ge=1)
     save_steps: int | None = _field(None, "steps between checkpoints (default: an epoch)", ge=1)
     early_stopping: int | None = _field(None, "stop after so many checkpoints without gain", ge=1)

@@ -23,6 +23,7 @@ from compacter.methods import find_method
 from compacter.methods.attach import attach, settings_of, task_heads
 from compacter.models.pretrained import (
     Kind,
+    dropout_settings,
     kind_of,
     load_config,
     load_model,
@@ -100,7 +101,10 @@ def prepare(recipe: Recipe) -> Prepared:
     tokenizer = load_tokenizer(recipe.model)
     pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
     set_seed(recipe.seed)
-    model = load_model(recipe.model, kind, quantize=recipe.quantize, **_head(pipeline))
+    settings: dict[str, Any] = dict(pipeline.head) if isinstance(pipeline, Pairs) else {}
+    if recipe.dropout is not None:
+        settings |= dropout_settings(config, recipe.dropout)
+    model = load_model(recipe.model, kind, quantize=recipe.quantize, **settings)
     prepare_model(model, kind, tokenizer, pipeline)
     base = sum(p.numel() for p in model.parameters()) - _head_size(model)
     model = _apply(model, recipe, kind)
@@ -137,10 +141,6 @@ def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig
             "warmup_steps": warmup,
         }
     )
-
-
-def _head(pipeline: Pipeline) -> dict[str, Any]:
-    return pipeline.head if isinstance(pipeline, Pairs) else {}
 
 
 def prepare_model(model: nn.Module, kind: Kind, tokenizer: Any, pipeline: Pipeline) -> None:

@@ -127,6 +127,7 @@ def make_arguments(
         logging_strategy="steps",
         logging_steps=max(1, min(50, steps_per_epoch // 4)),
         logging_nan_inf_filter=False,
+        train_sampling_strategy="group_by_length" if recipe.group_by_length else "random",
         bf16=recipe.bf16,
         seed=recipe.seed,
         data_seed=recipe.seed,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 
 from compacter.errors import TaskError
 from compacter.tasks.builtin import grammar, roles, tone
 from compacter.tasks.builtin.drawing import Draw
-from compacter.tasks.builtin.words import EVALUATION, TRAIN, Words
+from compacter.tasks.builtin.words import TEST, TRAIN, VALIDATION, Words
 from compacter.tasks.rows import Row
 from compacter.tasks.table import Split, Task
 
@@ -37,27 +36,23 @@ def generate(task: Task, split: Split) -> list[Row]:
             f"the package does not make the task {task.name!r}; it makes {', '.join(GRAMMARS)}"
         )
     train, validation = task.sizes
-    if split == "train":
-        return _rows(task, _draw(task, "train", TRAIN, train))
-    kept = _draw(task, "validation", EVALUATION, validation)
-    if split == "validation":
-        return _rows(task, kept)
-    return _rows(task, _draw(task, "test", EVALUATION, TEST_ROWS, {texts for texts, _ in kept}))
+    words, count = {
+        "train": (TRAIN, train),
+        "validation": (VALIDATION, validation),
+        "test": (TEST, TEST_ROWS),
+    }[split]
+    return _rows(task, _draw(task, split, words, count))
 
 
-def _draw(
-    task: Task, seed: str, words: Words, count: int, taken: AbstractSet[Texts] = frozenset()
-) -> list[tuple[Texts, bool]]:
-    """`count` different rows that are not taken, in random order."""
-    draw = Draw(f"{task.name} {seed}")
+def _draw(task: Task, split: Split, words: Words, count: int) -> list[tuple[Texts, bool]]:
+    """`count` different rows in random order."""
+    draw = Draw(f"{task.name} {split}")
     found: dict[Texts, bool] = {}
     for phenomenon, percent in GRAMMARS[task.name][1]:
         wanted = len(found) + count * percent // 100
         while len(found) < wanted:
             answer = len(found) % 2 == 0
-            texts = phenomenon(draw, words, answer)
-            if texts not in taken:
-                found.setdefault(texts, answer)
+            found.setdefault(phenomenon(draw, words, answer), answer)
     return draw.shuffled(list(found.items()))
 
 

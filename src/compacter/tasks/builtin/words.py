@@ -1,6 +1,6 @@
-"""The words of the grammars. The content words of the training set and those of the validation and
-test sets have nothing in common, down to their stems: what a model learns about the first must
-carry over to the second by what it knew before."""
+"""The words of the grammars. The content words of the training, validation and test sets have
+nothing in common, down to their stems: what a model learns about the first must carry over to the
+others by what it knew before."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ TRAIN = Words(
     blame=_split("awful horrible boring ugly disgusting poor dreadful annoying terrible stupid"),
 )
 
-EVALUATION = Words(
+VALIDATION = Words(
     people=_split(
         "girl man chef queen dentist musician policeman barber prince editor carpenter professor "
         "knight maid shepherd senator plumber athlete tourist surgeon librarian merchant wizard "
@@ -182,5 +182,62 @@ EVALUATION = Words(
     ),
     blame=_split(
         "bad disappointing dull nasty miserable lousy pathetic tedious painful ridiculous"
+    ),
+)
+
+TEST = Words(
+    people=_split(
+        "princess tailor butcher sheriff violinist dancer firefighter janitor cashier referee "
+        "sculptor widow cousin grandmother nephew philosopher astronaut bishop emperor pirate "
+        "beggar butler novelist chemist builder singer psychologist veteran lifeguard duke sister"
+    ),
+    acts=_verbs(
+        "giggle faint dream grin/grinned apologize shiver meditate sigh limp rejoice vanish "
+        "sob/sobbed wander exercise frown wink protest surrender wave"
+    ),
+    deeds=_verbs(
+        "adore slap/slapped interview mock forgive/forgave/forgiven imitate nominate threaten "
+        "bite/bit/bitten congratulate flatter capture bully/bullied comfort summon deceive tickle "
+        "interrupt envy/envied"
+    ),
+    handling=_verbs(
+        "rent purchase paint/painted polish destroy wrap/wrapped lose/lost hold/held inspect "
+        "measure assemble replace sketch deliver weigh"
+    ),
+    things=_split(
+        "mug drawer couch tractor magazine cap gate suitcase lantern sweater raft bracelet stove "
+        "glove fork radio umbrella pillow fence statue pencil vase"
+    ),
+    traits=_split(
+        "yellow modern light stained flat costly moist stiff pale tiny crowded warm fragile purple "
+        "blunt thick grey elegant"
+    ),
+    kinds=_kinds(
+        """
+        fish: sharks trout salmon eels
+        reptiles: lizards turtles crocodiles
+        spices: cinnamon pepper ginger
+        furniture: wardrobes cupboards dressers
+        cheeses: cheddar brie mozzarella
+        herbs: basil parsley thyme
+        monkeys: baboons gorillas chimpanzees
+        shoes: sandals boots sneakers slippers
+        hobbies: knitting fishing gambling
+        berries: strawberries raspberries blueberries
+        """
+    ),
+    processes=_verbs("collapse deflate freeze/froze/frozen tip/tipped rattle spill split/split"),
+    moods=_split("anxious brave grumpy patient sad arrogant confused ambitious pregnant honest"),
+    makes=_split("rubber bronze triangular wireless aluminum velvet foldable granite torn paper"),
+    topics=_split(
+        "dinner play album poem hotel exhibition journey picnic hike opera sermon series coffee "
+        "tour"
+    ),
+    praise=_split(
+        "fabulous magnificent fascinating gorgeous admirable exciting remarkable sublime "
+        "refreshing glorious"
+    ),
+    blame=_split(
+        "hideous dismal appalling unbearable mediocre rotten atrocious depressing vile shabby"
     ),
 )
