@@ -80,13 +80,19 @@ def test_two_processes_do_what_one_does(recipe, tmp_path):
     alone = finish(recipe, tmp_path / "alone", "--epochs", "2", "--batch-size", "32")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     flags = ["--epochs", "2", "--batch-size", "16", "--output", str(tmp_path / "both")]
-    subprocess.run(
+    process = subprocess.Popen(
         [*torchrun, "--nproc-per-node", "2", "-m", "compacter.cli", "train", str(recipe), *flags],
-        check=True,
-        capture_output=True,
-        timeout=120,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
     )
+    try:
+        _, errors = process.communicate(timeout=240)
+    finally:
+        if process.poll() is None:  # its workers would live on without it
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors.decode()
     both = json.loads((tmp_path / "both" / "result.json").read_text())
 
     def curve(result, key):

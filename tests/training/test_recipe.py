@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from compacter.errors import TrainingError
 from compacter.methods import METHODS
+from compacter.methods.attach import settings_of
 from compacter.paper import tables
 from compacter.tasks import TASKS, OfficialFiles, UserData, find_task
 from compacter.training import Recipe
 from compacter.training.defaults import defaults_for, learning_rate, model_size, warmup_steps
+from compacter.training.recipe import ready_recipes
 
 
 def test_a_file_and_flags_where_flags_win(tmp_path):
@@ -48,6 +52,32 @@ def test_what_does_not_fit(text, message, tmp_path):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(TrainingError, match="cannot be read"):
         Recipe.read(tmp_path / "nothing.yaml")
+
+
+def test_ready_recipes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ready = ready_recipes()
+    assert {"demo", "glue-t5-base", "superglue-t5-base", "glue-t5-small", "low-resource"} <= set(
+        ready
+    )
+    for name, path in ready.items():
+        recipe = Recipe.read(name)
+        assert path.read_text().startswith("# ")
+        find_task(recipe.task)
+        known = settings_of(METHODS[recipe.method])
+        assert recipe.method_settings().keys() <= known
+    assert Recipe.read("demo", {"method": "full"}).method == "full"
+    assert Recipe.read("demo").task == Recipe.make({}).task_name() == "builtin/roles"
+    Path("demo").write_text("method: bitfit")
+    assert Recipe.read("demo").method == "bitfit", "a file comes before a ready recipe"
+
+
+def test_a_recipe_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match=r"no recipe 'dmo', .* did you mean 'demo'"):
+        Recipe.read("dmo")
+    with pytest.raises(TrainingError, match=r"no recipe 'xyz', .*; ready ones: demo, glue"):
+        Recipe.read("xyz")
 
 
 def test_sources():

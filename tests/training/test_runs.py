@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from compacter.errors import CompacterError, TrainingError
 from compacter.training import Recipe, evaluate, predict, read_result, train
+from compacter.training.api import compare
 from compacter.training.inference import load_run
+from compacter.training.memory import peak_memory, reset_peak_memory
+from compacter.training.run import make_trainer, prepare
+from task_files import write_official
 from tiny_tasks import recipe_values
 
 WAYS = {
@@ -52,7 +58,12 @@ def test_what_a_run_leaves(runs, kind):
         "result.json",
         "predictions.jsonl",
         "recipe.yaml",
+        "train.log",
     }
+    log = (folder / "train.log").read_text().splitlines()
+    assert f"{result.trainable:,} of" in log[0]
+    assert sum("validation accuracy" in line for line in log) == recipe.epochs
+    assert f"finished: test {result.test}" in log[-1]
     lines = [json.loads(x) for x in (folder / "predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 80
     right = sum(line["answer"] == line["label"] for line in lines)
@@ -87,6 +98,52 @@ def test_a_loaded_run_answers_as_the_run_did(runs, kind):
     assert 0 < cat.score <= 1
     inner = folder / ("model" if recipe.method == "full" else "adapter")
     assert isinstance(load_run(inner).model, PeftModel) == (recipe.method != "full")
+
+
+def write_test_file(path: Path, rows: list[tuple[str, str]], columns=("text", "label")) -> str:
+    path.write_text("\n".join(map(",".join, [columns, *rows])) + "\n")
+    return str(path)
+
+
+def test_a_run_is_scored_on_other_files(runs, tmp_path):
+    folder = runs["t5"][0]
+    rows = [("red cat one", "yes"), ("blue dog", "no"), ("two cat", "no"), ("dog dog one", "no")]
+    other = write_test_file(tmp_path / "other.csv", rows)
+    assert evaluate(folder, test_file=other)["accuracy"] == 75.0
+    named = write_test_file(tmp_path / "named.csv", rows, columns=("words", "class"))
+    columns = {"text_columns": ("words",), "label_column": "class"}
+    assert evaluate(folder, test_file=named, **columns)["accuracy"] == 75.0
+    strange = write_test_file(tmp_path / "strange.csv", [("red cat", "perhaps")])
+    with pytest.raises(CompacterError, match="'perhaps'"):
+        evaluate(folder, test_file=strange)
+
+
+def test_a_run_is_not_scored_on_a_task_with_other_answers(runs, tmp_path):
+    write_official("cb", tmp_path)
+    with pytest.raises(TrainingError, match=r"the run answers .*, and cb asks for entailment, "):
+        evaluate(runs["bert"][0], task="cb", data_dir=str(tmp_path))
+
+
+def test_a_run_of_a_benchmark_is_scored_on_files_of_ones_own(tmp_path):
+    values = recipe_values("bert", tmp_path, method="compacter", epochs=1)
+    benchmark = {k: v for k, v in values.items() if not k.endswith(("_file", "columns"))}
+    write_official("rte", tmp_path)
+    run = tmp_path / "run"
+    train(Recipe.make({**benchmark, "task": "rte", "data_dir": str(tmp_path)}), run)
+    rows = [("red cat", "a cat", "entailment"), ("blue dog", "a cat", "not_entailment")]
+    own = write_test_file(tmp_path / "own.csv", rows, columns=("one", "two", "label"))
+    found = evaluate(run, test_file=own, text_columns=("one", "two"))
+    assert set(found) == {"accuracy", "f1"}
+    assert evaluate(run, task="rte", split="validation").keys() == {"accuracy"}
+
+
+def test_a_run_answers_where_its_training_file_is_gone(tmp_path):
+    values = recipe_values("t5", tmp_path, method="compacter", epochs=1)
+    train(Recipe.make(values), tmp_path / "run")
+    for split in ("train", "validation"):
+        Path(values[f"{split}_file"]).unlink()
+    assert len(predict(tmp_path / "run", ["red cat"])) == 1
+    assert evaluate(tmp_path / "run").keys() == {"accuracy", "f1"}
 
 
 def test_texts_that_do_not_fit_the_task(runs):
@@ -222,3 +279,84 @@ def test_a_folder_with_other_things_is_left_alone(values, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(TrainingError, match="is a file; expected a folder"):
         train(Recipe.make(values), tmp_path / "file")
+
+
+def test_dropout_of_the_model_is_set(tmp_path):
+    values = recipe_values("bert", tmp_path, method="compacter", dropout=0.25)
+    model = prepare(Recipe.make(values)).model
+    dropouts = [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
+    assert set(dropouts) == {0.25}
+    assert model.config.attention_probs_dropout_prob == 0.25
+
+
+def test_batches_of_like_lengths_have_less_padding(tmp_path):
+    values = recipe_values("t5", tmp_path, method="compacter")
+    draw = random.Random(0)
+    rows = [
+        (" ".join(["cat"] * draw.randint(1, 40)), draw.choice(["yes", "no"])) for _ in range(200)
+    ]
+    values["train_file"] = write_test_file(tmp_path / "lengths.csv", rows)
+
+    def width(group_by_length: bool) -> int:
+        recipe = Recipe.make({**values, "batch_size": 10, "group_by_length": group_by_length})
+        loader = make_trainer(prepare(recipe), tmp_path, None, []).get_train_dataloader()
+        assert sum(len(batch["input_ids"]) for batch in loader) == 200
+        return sum(batch["input_ids"].numel() for batch in loader)
+
+    assert width(True) < 0.75 * width(False)
+
+
+def test_bfloat16_computes_in_it_and_keeps_float32(values, tmp_path):
+    result = same_run(values, tmp_path / "run", bf16=True)
+    plain = same_run(values, tmp_path / "plain")
+    assert result.curve[0]["loss"] != plain.curve[0]["loss"]
+    assert result.curve[0]["loss"] == pytest.approx(plain.curve[0]["loss"], rel=0.02)
+    saved = load_file(tmp_path / "run" / "adapter" / "adapter_model.safetensors")
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+
+
+def test_reports(values, tmp_path, monkeypatch):
+    recipe = Recipe.make({**values, "epochs": 1})
+    with pytest.raises(TrainingError, match="'paper' is unknown; choose one of tensorboard, wandb"):
+        train(recipe, tmp_path / "run", report_to="paper")
+    monkeypatch.setattr("compacter.training.run.find_spec", lambda name: None)
+    with pytest.raises(TrainingError, match="is not installed: pip install trackio"):
+        train(recipe, tmp_path / "run", report_to="trackio")
+    assert not (tmp_path / "run").exists()
+
+
+# Several runs
+
+
+def test_runs_at_the_same_time_give_what_they_give_one_after_the_other(values, tmp_path, capfd):
+    methods = ("compacter", "bitfit", "full")
+    settings = {**values, "epochs": 1, "bottleneck": None}
+    torch.set_num_threads(1)
+    alone = compare(methods=methods, output=tmp_path / "alone", **settings)
+    together = compare(
+        methods=methods, output=tmp_path / "together", jobs=2, watched=True, **settings
+    )
+    assert [result.method for result in together] == list(methods)
+    assert [result.curve for result in together] == [result.curve for result in alone]
+    lines = capfd.readouterr().err.splitlines()
+    for name in methods:
+        assert any(line.startswith(f"{name}: step ") for line in lines)
+    with pytest.raises(TrainingError, match="together/bitfit' holds a finished run"):
+        compare(methods=("prompt-tuning-r", "bitfit"), output=tmp_path / "together", **settings)
+    assert not (tmp_path / "together" / "prompt-tuning-r").exists()
+    with pytest.raises(TrainingError, match="jobs=0 does not fit"):
+        compare(methods=methods, output=tmp_path / "none", jobs=0, **settings)
+
+
+def test_a_run_that_fails_in_a_process_of_its_own_says_why(values, tmp_path):
+    with pytest.raises(CompacterError, match="n=3 does not divide"):
+        compare(methods=("compacter", "compacter++"), output=tmp_path, jobs=2, **{**values, "n": 3})
+
+
+def test_memory_of_an_earlier_run_does_not_count():
+    reset_peak_memory()
+    before = peak_memory()
+    torch.ones(30_000_000)
+    assert peak_memory() > before + 100_000_000
+    reset_peak_memory()
+    assert peak_memory() < before + 60_000_000

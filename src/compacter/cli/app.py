@@ -11,6 +11,7 @@ import compacter
 from compacter.cli.methods import methods
 from compacter.cli.params import params
 from compacter.cli.preview import preview
+from compacter.cli.recipes import recipes
 from compacter.cli.tasks import tasks
 from compacter.cli.train import compare, evaluate, predict, train
 
@@ -25,6 +26,7 @@ app.command()(methods)
 app.command()(params)
 app.command()(tasks)
 app.command()(preview)
+app.command()(recipes)
 app.command()(train)
 app.command()(evaluate)
 app.command()(predict)

@@ -8,42 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from compacter.cli.data import (
-    DataDir,
-    LabelColumn,
-    Labels,
-    Regression,
-    TaskName,
-    TestFile,
-    TextColumns,
-    TrainFile,
-    ValidationFile,
-    make_source,
-)
+from compacter.cli.flags import with_recipe
 from compacter.cli.output import console, print_json
+from compacter.training.recipe import DATA_KEYS, Recipe
 
 if TYPE_CHECKING:
-    from compacter.tasks import Example, LabelWords, Split
+    from compacter.tasks import Example, Split
 
 MEASURED = 5_000
 """Lengths are those of at most this many examples."""
 
 
+@with_recipe((*DATA_KEYS, "label_words"))
 def preview(
-    task: TaskName = None,
-    data_dir: DataDir = None,
-    train_file: TrainFile = None,
-    validation_file: ValidationFile = None,
-    test_file: TestFile = None,
-    text_column: TextColumns = None,
-    label_column: LabelColumn = None,
-    labels: Labels = None,
-    regression: Regression = None,
+    *,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
     rows: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = 3,
-    label_words: Annotated[
-        str, typer.Option(help="Targets as T5's words, or as the authors' digits.")
-    ] = "words",
     model: Annotated[
         str | None, typer.Option(help="A folder or a hub name whose tokenizer counts tokens.")
     ] = None,
@@ -51,24 +31,14 @@ def preview(
         int | None, typer.Option(min=1, help="Count the rows that are longer than this.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    given: dict[str, Any],
 ) -> None:
     """Show formatted rows of a task and the lengths of its texts."""
     from compacter.tasks import examples, load_split
 
-    source = make_source(
-        task,
-        data_dir,
-        train_file,
-        validation_file,
-        test_file,
-        text_column,
-        label_column,
-        labels,
-        regression,
-    )
-    declared, found = load_split(task, source, cast("Split", split))
-    words = cast("LabelWords", label_words)
-    every = examples(declared, found, train=split == "train", label_words=words)
+    recipe = Recipe.make(given)
+    declared, found = load_split(recipe.task_name(), recipe.source(), cast("Split", split))
+    every = examples(declared, found, train=split == "train", label_words=recipe.label_words)
     answer: dict[str, Any] = {
         "task": declared.name,
         "split": split,

@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from compacter.cli.flags import with_recipe
 from compacter.cli.output import console, print_json
-from compacter.cli.recipes import make_recipe, with_recipe
 from compacter.errors import TrainingError
+from compacter.training.recipe import DATA_KEYS, Recipe
 
 if TYPE_CHECKING:
     from compacter.training.result import Result
-    from compacter.training.run import Prepared
 
-RecipeFile = Annotated[
-    Path | None, typer.Argument(help="A YAML file of settings; flags win over it.")
+RecipeName = Annotated[
+    str | None,
+    typer.Argument(help="A YAML file, or one of 'compacter recipes'; flags win over it."),
 ]
 Adapter = Annotated[Path, typer.Option(help="The folder of a run, or of the adapter in it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@with_recipe
+@with_recipe()
 def train(
     *,
-    recipe: RecipeFile = None,
+    recipe: RecipeName = None,
     output: Annotated[Path, typer.Option(help="Folder for all that the run leaves.")] = Path(
         "runs/latest"
     ),
@@ -41,19 +42,19 @@ def train(
     given: dict[str, Any],
 ) -> None:
     """Train one method on one task; what is not set is as in the paper."""
-    settings = make_recipe(recipe, given)
-    from compacter.training.progress import Progress
+    settings = Recipe.read(recipe, given)
+    from compacter.training.progress import Progress, announce, silence_transformers
     from compacter.training.run import is_main_process
     from compacter.training.run import train as run
 
-    _be_quiet()
+    silence_transformers()
     result = run(
         settings,
         output,
         resume=resume,
         overwrite=overwrite,
         report_to=report_to,
-        on_start=_announce,
+        on_start=announce,
         callbacks=[Progress()],
     )
     if not is_main_process():
@@ -67,14 +68,17 @@ def train(
     typer.echo(f"everything is in {output}")
 
 
-@with_recipe
+@with_recipe()
 def compare(
     *,
-    recipe: RecipeFile = None,
+    recipe: RecipeName = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between them.")] = (
         "full,adapter,compacter,compacter++"
     ),
     output: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("runs/compare"),
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")
+    ] = 1,
     overwrite: Annotated[bool, typer.Option(help="Replace runs that are there.")] = False,
     as_json: Json = False,
     given: dict[str, Any],
@@ -83,45 +87,42 @@ def compare(
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if not names:
         raise TrainingError("--methods is empty; expected names with commas between them")
-    shared = make_recipe(recipe, given)
-    from compacter.training.progress import Progress
-    from compacter.training.run import for_method
-    from compacter.training.run import train as run
+    from compacter.training.api import compare as run
+    from compacter.training.progress import silence_transformers
 
-    _be_quiet()
-    recipes = [for_method(shared, name) for name in names]
-    results = [
-        run(
-            settings,
-            output / settings.method,
-            overwrite=overwrite,
-            on_start=_announce,
-            callbacks=[Progress()],
-        )
-        for settings in recipes
-    ]
+    silence_transformers()
+    results = run(
+        recipe=recipe,
+        methods=names,
+        output=output,
+        jobs=jobs,
+        overwrite=overwrite,
+        watched=True,
+        **given,
+    )
     if as_json:
         print_json([_plain(result) for result in results])
         return
     _print_results(results)
 
 
+@with_recipe(DATA_KEYS)
 def evaluate(
+    *,
     adapter: Adapter,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    data_dir: Annotated[
-        str | None, typer.Option(help="Official files in another place than the run's.")
-    ] = None,
     as_json: Json = False,
+    given: dict[str, Any],
 ) -> None:
-    """Score a finished run on a split of its task."""
-    from compacter.tasks import SPLITS, OfficialFiles
+    """Score a finished run on a split of its data, or of other data with the same labels."""
+    from compacter.tasks import SPLITS
     from compacter.training.inference import evaluate as run
+    from compacter.training.progress import silence_transformers
 
     if split not in SPLITS:
         raise TrainingError(f"split {split!r} is unknown; choose one of {', '.join(SPLITS)}")
-    _be_quiet()
-    found = run(adapter, OfficialFiles(data_dir) if data_dir else None, split)
+    silence_transformers()
+    found = run(adapter, split, **given)
     if as_json:
         print_json(found)
         return
@@ -141,8 +142,9 @@ def predict(
     if not lines:
         raise TrainingError("there is nothing to predict: give texts, --file, or standard input")
     from compacter.training.inference import predict as run
+    from compacter.training.progress import silence_transformers
 
-    _be_quiet()
+    silence_transformers()
     for given, prediction in zip(lines, run(adapter, lines), strict=True):
         answer = {"input": given, "prediction": prediction.text, "score": prediction.score}
         typer.echo(json.dumps(answer, ensure_ascii=False))
@@ -168,27 +170,6 @@ def _inputs(texts: list[str] | None, file: Path | None) -> Iterator[Any]:
                 raise TrainingError(f"line {number} is not a JSON object: {error}") from None
         elif line.strip():
             yield line
-
-
-def _be_quiet() -> None:
-    """What transformers says on its own account would hide what we say."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
-def _announce(ready: Prepared) -> None:
-    """The trained parameters come first."""
-    head = f", and {ready.head_trainable:,} of the task's head" if ready.head_trainable else ""
-    rows = ready.splits
-    typer.echo(
-        f"{ready.recipe.method} on {ready.recipe.model}: {ready.trainable:,} of {ready.base:,} "
-        f"parameters are trained ({ready.percent:.4f}%){head}; {ready.task.name}: "
-        f"{len(rows.train):,} rows to train, {len(rows.validation):,} to validate, "
-        f"{len(rows.test):,} to test",
-        err=True,
-    )
 
 
 def _plain(result: Result) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from compacter.methods import find_method
 from compacter.training.recipe import Recipe
 from compacter.training.result import Result
-from compacter.training.run import HEAD_ONLY, for_method
+from compacter.training.run import for_method
 from compacter.training.run import train as run
+from compacter.training.several import train_all
 
 
 def train(
@@ -28,7 +28,7 @@ def train(
     """Train one method on one task: `train(model="t5-base", task="rte", method="compacter++",
     output="runs/rte")`. Settings are the keys of a recipe; they win over a recipe's file."""
     return run(
-        _recipe(recipe, settings),
+        Recipe.read(recipe, settings),
         output,
         resume=resume,
         overwrite=overwrite,
@@ -42,18 +42,18 @@ def compare(
     methods: Sequence[str],
     output: str | Path,
     recipe: str | Path | None = None,
+    jobs: int = 1,
     overwrite: bool = False,
+    watched: bool = False,
     **settings: Any,
 ) -> list[Result]:
-    """The same run for several methods, each in a folder of its own inside `output`."""
-    shared = _recipe(recipe, settings)
-    for name in methods:
-        if name != HEAD_ONLY:
-            find_method(name)
-    return [
-        run(for_method(shared, name), Path(output) / name, overwrite=overwrite) for name in methods
-    ]
-
-
-def _recipe(file: str | Path | None, settings: dict[str, Any]) -> Recipe:
-    return Recipe.make(settings) if file is None else Recipe.read(file, settings)
+    """The same run for several methods, each in a folder of its own inside `output`, `jobs` at a
+    time. Watched runs tell their progress on standard error."""
+    shared = Recipe.read(recipe, settings)
+    return train_all(
+        [for_method(shared, name) for name in methods],
+        [Path(output) / name for name in methods],
+        jobs=jobs,
+        overwrite=overwrite,
+        watched=watched,
+    )

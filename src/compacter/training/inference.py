@@ -12,9 +12,9 @@ from torch import nn
 
 from compacter.errors import TrainingError
 from compacter.models.pretrained import kind_of, load_config, load_model, load_tokenizer
-from compacter.tasks import Row, Source, Split, Task, load_split, score
+from compacter.tasks import Row, Split, Task, load_split, score
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipeline
-from compacter.training.recipe import Recipe
+from compacter.training.recipe import DATA_KEYS, Recipe
 from compacter.training.result import ADAPTER_NAME, MODEL_NAME, read_result
 from compacter.training.run import prepare_model
 
@@ -65,16 +65,43 @@ def task_of(recipe: Recipe) -> Task:
     return find_task(recipe.task)
 
 
-def evaluate(
-    folder: str | Path, source: Source | None = None, split: Split = "test"
-) -> dict[str, float]:
-    """The scores of a run on a split, of its own data or of a source with the same task."""
+def evaluate(folder: str | Path, split: Split = "test", **data: Any) -> dict[str, float]:
+    """The scores of a run on a split of its data, or of other data: `data` are the keys of a recipe
+    that say where it is."""
     run = load_run(folder)
-    name = None if run.recipe.train_file else run.task.name
-    task, rows = load_split(name, source or run.recipe.source(), split)
+    recipe = run.recipe
+    if data:
+        recipe = Recipe.make(recipe.model_dump() | _other_data(recipe, data))
+    task, rows = load_split(recipe.task, recipe.source(), split)
     if not rows:
         raise TrainingError(f"{task.name} has no {split} rows")
-    return score(task, [p.answer for p in run.predict(rows)], rows)
+    if (task.kind, task.labels) != (run.task.kind, run.task.labels):
+        raise TrainingError(
+            f"the run answers {_answers(run.task)}, and {task.name} asks for {_answers(task)}; "
+            "expected the same"
+        )
+    pipeline = run.pipeline.for_task(task)
+    assert recipe.batch_size is not None
+    found = pipeline.predict(run.model, rows, recipe.batch_size)
+    return score(task, [prediction.answer for prediction in found], rows)
+
+
+def _other_data(recipe: Recipe, data: dict[str, Any]) -> dict[str, Any]:
+    """A benchmark's task replaces a run's own files, and the other way round; the labels stay. Of
+    own files, those that are not named stay."""
+    names_files = any(data.get(name) for name in ("train_file", "validation_file", "test_file"))
+    if recipe.train_file is None and names_files:
+        task = task_of(recipe)
+        answers = {"labels": task.labels or None, "regression": task.kind == "number"}
+        # What the labels are is known, so a training file is not read.
+        return {"task": None, "data_dir": None, "train_file": "", **answers, **data}
+    if recipe.train_file is not None and not names_files and data.keys() & {"task", "data_dir"}:
+        return dict.fromkeys(DATA_KEYS) | {"text_columns": (), "label_column": "label"} | data
+    return data
+
+
+def _answers(task: Task) -> str:
+    return {"number": "numbers", "entity": "entities"}.get(task.kind, ", ".join(task.labels))
 
 
 def predict(folder: str | Path, texts: Sequence[Any]) -> list[Prediction]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,12 @@ class Pipeline(ABC):
     @abstractmethod
     def predict(self, model: nn.Module, rows: Sequence[Row], batch_size: int) -> list[Prediction]:
         """One prediction for each row."""
+
+    def for_task(self, task: Task) -> Self:
+        """The same for another task with the same answers."""
+        other = copy(self)
+        other.task = task
+        return other
 
     def _pad(self, features: list[Features], side: str = "right") -> dict[str, Tensor]:
         self.tokenizer.padding_side = side

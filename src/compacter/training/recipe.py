@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from compacter.errors import TrainingError
 from compacter.tasks import LabelWords, OfficialFiles, Source, UserData
 
+DEFAULT_TASK = "builtin/roles"
+
 METHOD_SETTINGS = (
     "n",
     "bottleneck",
@@ -27,6 +29,18 @@ METHOD_SETTINGS = (
     "use_bias",
     "activation",
     "A_std",
+)
+
+DATA_KEYS = (
+    "task",
+    "data_dir",
+    "train_file",
+    "validation_file",
+    "test_file",
+    "text_columns",
+    "label_column",
+    "labels",
+    "regression",
 )
 
 
@@ -56,14 +70,20 @@ class Recipe(BaseModel):
 
     # On what
     task: str | None = _field(None, "a task of 'compacter tasks', or a name for your own files")
-    data_dir: str | None = _field(None, "the official GLUE or SuperGLUE files")
+    data_dir: str | None = _field(
+        None, "the official GLUE or SuperGLUE files: the task's folder or one above it"
+    )
     train_file: str | None = _field(None, "your own data: .csv, .tsv, .jsonl or .parquet")
     validation_file: str | None = _field(None, "without it, a tenth of the training rows")
     test_file: str | None = _field(None, "without it there is no test score")
     text_columns: tuple[str, ...] = _field((), "the texts' columns, one or two", strict=False)
     label_column: str = _field("label", "the label's column")
-    labels: tuple[str, ...] | None = _field(None, "your labels in order", strict=False)
-    regression: bool | None = _field(None, "whether your labels are numbers")
+    labels: tuple[str, ...] | None = _field(
+        None, "your labels in order (default: as found)", strict=False
+    )
+    regression: bool | None = _field(
+        None, "what your labels are (default: numbers if they have fractions)"
+    )
     label_words: LabelWords = _field("words", "targets as T5's words, or as the authors' digits")
     max_train_samples: int | None = _field(None, "train on so many rows", ge=1)
 
@@ -101,27 +121,19 @@ class Recipe(BaseModel):
             ) from None
 
     @classmethod
-    def read(cls, path: str | Path, overrides: dict[str, Any] | None = None) -> Self:
-        """A recipe from a YAML file, with some values given otherwise."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TrainingError(f"the recipe {str(path)!r} cannot be read: {error}") from None
-        try:
-            values = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
-            reason = " ".join(str(error).split())
-            raise TrainingError(f"the recipe {str(path)!r} is not YAML: {reason}") from None
-        if not isinstance(values, dict):
-            raise TrainingError(
-                f"the recipe {str(path)!r} holds a {type(values).__name__}; expected lines of "
-                "'key: value'"
-            )
-        return cls.make({**values, **(overrides or {})})
+    def read(cls, recipe: str | Path | None, given: dict[str, Any] | None = None) -> Self:
+        """A recipe from a YAML file, or from one that the package brings; what is given wins."""
+        values = {} if recipe is None else read_recipe(find_recipe(recipe))
+        return cls.make(values | (given or {}))
 
     def write(self, path: Path) -> None:
         content = self.model_dump(mode="json")
         path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+    def task_name(self) -> str | None:
+        """The task, or a name for own files; the package's own task where nothing is said."""
+        nothing_said = self.task is None and self.data_dir is None and self.train_file is None
+        return DEFAULT_TASK if nothing_said else self.task
 
     def method_settings(self) -> dict[str, Any]:
         """The settings of the method that were given."""
@@ -153,3 +165,40 @@ class Recipe(BaseModel):
             regression=self.regression,
             name=self.task or "custom",
         )
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise TrainingError(f"the recipe {str(path)!r} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise TrainingError(f"the recipe {str(path)!r} is not YAML: {reason}") from None
+    if values is not None and not isinstance(values, dict):
+        raise TrainingError(
+            f"the recipe {str(path)!r} holds a {type(values).__name__}; expected lines of "
+            "'key: value'"
+        )
+    return values or {}
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file of that name, or the ready recipe."""
+    path, ready = Path(name), ready_recipes()
+    if path.exists() or str(name) not in ready:
+        if not path.exists() and path.name == str(name) and not path.suffix:
+            near = difflib.get_close_matches(str(name), ready, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"ready ones: {', '.join(ready)}"
+            raise TrainingError(
+                f"there is no recipe {str(name)!r}, nor a file of that name; {hint}"
+            )
+        return path
+    return ready[str(name)]
+
+
+def ready_recipes() -> dict[str, Path]:
+    """The recipes that the package brings, by name."""
+    folder = Path(__file__).parents[1] / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,10 @@ from compacter.models.pretrained import (
 )
 from compacter.tasks import Row, Splits, Task, fingerprint, load, mean_score, score
 from compacter.training.defaults import WARMUP_SHARE, defaults_for, model_size
+from compacter.training.heads import count_trained, head_parameters
+from compacter.training.memory import peak_memory, reset_peak_memory
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, TextToText, make_pipeline
+from compacter.training.progress import LogFile
 from compacter.training.recipe import Recipe
 from compacter.training.result import (
     ADAPTER_NAME,
@@ -56,6 +58,8 @@ HEAD_ONLY = "head-only"
 
 CHECKPOINTS = "checkpoints"
 RECIPE_NAME = "recipe.yaml"
+LOG_NAME = "train.log"
+REPORTS = ("tensorboard", "wandb", "trackio")
 
 OUT_OF_MEMORY = (
     "the memory is not enough: make batch_size smaller and gradient_accumulation larger by the "
@@ -80,6 +84,16 @@ class Prepared:
     def percent(self) -> float:
         return 100.0 * self.trainable / self.base
 
+    def __str__(self) -> str:
+        head = f", and {self.head_trainable:,} of the task's head" if self.head_trainable else ""
+        rows = self.splits
+        return (
+            f"{self.recipe.method} on {self.recipe.model}: {self.trainable:,} of {self.base:,} "
+            f"parameters are trained ({self.percent:.4f}%){head}; {self.task.name}: "
+            f"{len(rows.train):,} rows to train, {len(rows.validation):,} to validate, "
+            f"{len(rows.test):,} to test"
+        )
+
 
 def prepare(recipe: Recipe) -> Prepared:
     """Load data and model, fill in the recipe, attach the method. Raises before anything is
@@ -87,7 +101,10 @@ def prepare(recipe: Recipe) -> Prepared:
     if recipe.method != HEAD_ONLY:
         find_method(recipe.method)
     task, splits = load(
-        recipe.task, recipe.source(), max_train_samples=recipe.max_train_samples, seed=recipe.seed
+        recipe.task_name(),
+        recipe.source(),
+        max_train_samples=recipe.max_train_samples,
+        seed=recipe.seed,
     )
     if not splits.train or not splits.validation:
         raise TrainingError(
@@ -106,7 +123,8 @@ def prepare(recipe: Recipe) -> Prepared:
         settings |= dropout_settings(config, recipe.dropout)
     model = load_model(recipe.model, kind, quantize=recipe.quantize, **settings)
     prepare_model(model, kind, tokenizer, pipeline)
-    base = sum(p.numel() for p in model.parameters()) - _head_size(model)
+    head_size = sum(p.numel() for p in head_parameters(model))
+    base = sum(p.numel() for p in model.parameters()) - head_size
     model = _apply(model, recipe, kind)
     trainable, head = count_trained(model)
     return Prepared(recipe, task, splits, model, pipeline, trainable, head, base)
@@ -131,8 +149,10 @@ def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig
         warmup = defaults.warmup_steps
     if warmup is None:
         warmup = round(WARMUP_SHARE * steps)
+    own = {"labels": task.labels or None, "regression": task.kind == "number"}
     return recipe.model_copy(
-        update={
+        update=(own if recipe.train_file else {})
+        | {
             "task": task.name,
             "learning_rate": recipe.learning_rate or defaults.learning_rate,
             "epochs": epochs,
@@ -170,25 +190,6 @@ def _apply(model: nn.Module, recipe: Recipe, kind: Kind) -> nn.Module:
     return model
 
 
-def _head_size(model: nn.Module) -> int:
-    heads = (model.get_submodule(name) for name in task_heads(model) or ())
-    return sum(p.numel() for head in heads for p in head.parameters())
-
-
-def count_trained(model: nn.Module) -> tuple[int, int]:
-    """Trained parameters of the method itself, and of the task's head beside it."""
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    if isinstance(model, PeftModel):
-        head = sum(
-            p.numel()
-            for n, p in model.named_parameters()
-            if p.requires_grad and ".modules_to_save." in n
-        )
-    else:
-        head = _head_size(model)
-    return trained - head, head
-
-
 def for_method(recipe: Recipe, method: str) -> Recipe:
     """The same recipe with another method, less the settings that this method does not have."""
     known = frozenset() if method == HEAD_ONLY else settings_of(find_method(method))
@@ -208,24 +209,28 @@ def train(
 ) -> Result:
     """Train by a recipe and leave adapter, result, predictions and log in the folder `output`."""
     folder = Path(output)
+    _check_report(report_to)
     if is_main_process():
-        _check_folder(folder, resume=resume, overwrite=overwrite)
+        check_folder(folder, resume=resume, overwrite=overwrite)
+    reset_peak_memory()
     ready = prepare(recipe)
+    log = LogFile(folder / LOG_NAME)
     if is_main_process():
         if overwrite and folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
         ready.recipe.write(folder / RECIPE_NAME)
+        log.write(str(ready))
         if on_start is not None:
             on_start(ready)
     started = time.monotonic()
     watch = StopOnNaN()
     try:
-        trainer = _trainer(ready, folder, report_to, [watch, *callbacks])
+        trainer = make_trainer(ready, folder, report_to, [watch, log, *callbacks])
         checkpoint = last_whole_checkpoint(folder / CHECKPOINTS) if resume else None
         outcome = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         seconds = time.monotonic() - started
-        result = _finish(ready, trainer, folder, watch, seconds, outcome.metrics)
+        result = _finish(ready, trainer, folder, watch, log, seconds, outcome.metrics)
     except (torch.OutOfMemoryError, MemoryError):
         raise TrainingError(OUT_OF_MEMORY) from None
     if is_main_process():
@@ -233,12 +238,27 @@ def train(
     return result
 
 
+def _check_report(report_to: str | None) -> None:
+    if report_to is None:
+        return
+    if report_to not in REPORTS:
+        raise TrainingError(
+            f"report_to={report_to!r} is unknown; choose one of {', '.join(REPORTS)}"
+        )
+    if find_spec(report_to) is None:
+        raise TrainingError(
+            f"report_to={report_to!r} needs {report_to}, which is not installed: "
+            f"pip install {report_to}"
+        )
+
+
 def is_main_process() -> bool:
     """Of the processes that torchrun or accelerate started for one run, the first."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+def check_folder(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
+    """Refuse a folder in which something would be lost."""
     if folder.exists() and not folder.is_dir():
         raise TrainingError(f"{str(folder)!r} is a file; expected a folder for the run")
     if overwrite:
@@ -257,7 +277,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise TrainingError(f"{str(folder)!r} is not empty and holds no run; choose another folder")
 
 
-def _trainer(
+def make_trainer(
     ready: Prepared, folder: Path, report_to: str | None, callbacks: Sequence[TrainerCallback]
 ) -> TaskTrainer:
     features = ready.pipeline.encode(ready.splits.train)
@@ -282,6 +302,7 @@ def _finish(
     trainer: TaskTrainer,
     folder: Path,
     watch: StopOnNaN,
+    log: LogFile,
     seconds: float,
     metrics: dict[str, float],
 ) -> Result:
@@ -319,6 +340,9 @@ def _finish(
     if is_main_process():
         _save_model(ready.model, folder, result)
         write_predictions(folder, shown, predictions, "test" if splits.test else "validation")
+        for warning in warnings:
+            log.write(f"warning: {warning}")
+        log.write(f"{result.status}: test {result.test}, validation {result.validation}")
         result.write(folder)
     return result
 
@@ -388,11 +412,3 @@ def _complete_card(card: Path, result: Result) -> None:
 | parameters of the task's head | {result.head_trainable:,} |
 {scores}"""
     card.write_text(card.read_text(encoding="utf-8") + text, encoding="utf-8")
-
-
-def peak_memory() -> int:
-    """Bytes: the allocator's peak on CUDA, else the peak of the process."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -87,15 +87,15 @@ class UserData:
             raise TaskError(f"the labels are {self.labels!r}; expected two or more, all different")
 
     def task(self) -> Task:
-        """The task that the training file makes."""
-        values = [(where, record[self.label_column]) for where, record in self._records("train")]
-        labels = tuple(self.labels) if self.labels is not None else ()
-        regression = self.regression
-        if regression is None:
-            regression = self.labels is None and _have_fractions([value for _, value in values])
-        if not regression and self.labels is None:
-            labels = tuple(dict.fromkeys(_label_text(where, value) for where, value in values))
-            self._check_found(labels, len(values))
+        """The task that the training file makes. It is read only for what is not said."""
+        labels, regression = self.labels, self.regression
+        if labels is None and not regression:
+            found = [(where, record[self.label_column]) for where, record in self._records("train")]
+            if regression is None:
+                regression = _have_fractions([value for _, value in found])
+            if not regression:
+                labels = tuple(dict.fromkeys(_label_text(where, value) for where, value in found))
+                self._check_found(labels, len(found))
         texts = tuple(self.text_columns)
         return Task(
             name=self.name,
@@ -103,7 +103,7 @@ class UserData:
             kind="number" if regression else "classes",
             fields=texts,
             pair=(texts[:1], texts[1:]),
-            labels=labels,
+            labels=tuple(labels or ()),
             metrics=("pearson", "spearman") if regression else ("accuracy", "f1"),
             size="small",
         )
