@@ -260,6 +260,7 @@ def test_the_wheel_holds_code_data_and_license(built: Path) -> None:
         "py.typed",
         "paper/tables.json",
         "paper/counts.json",
+        "recipes/demo.yaml",
         "tuners/bottleneck/layer.py",
     ):
         assert f"compacter/{name}" in names

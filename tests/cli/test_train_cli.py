@@ -111,6 +111,16 @@ def test_compare_gives_each_method_its_own_settings(base, tmp_path, capsys):
     assert rows[2]["recipe"]["bottleneck"] is None
 
 
+def test_ready_recipes_are_listed(capsys):
+    code, out, _ = command(capsys, "recipes")
+    assert code == 0
+    assert "glue-t5-base" in out
+    code, out, _ = command(capsys, "recipes", "--json")
+    for entry in json.loads(out):
+        assert Path(entry["file"]).name == f"{entry['recipe']}.yaml"
+        assert entry["about"]
+
+
 BAD: dict[str, tuple[list[str], str]] = {
     "unknown flag": (["train", "--learning-rat", "1"], "No such option"),
     "flag without value": (["train", "--epochs"], "requires an argument"),
@@ -124,6 +134,9 @@ BAD: dict[str, tuple[list[str], str]] = {
     "bad label words": (["train", "--label-words", "runes"], "label_words='runes' does not fit"),
     "bad quantize": (["train", "--quantize", "2bit"], "quantize='2bit' does not fit"),
     "no recipe": (["train", "nothing.yaml"], "cannot be read"),
+    "no ready recipe": (["train", "demos"], "did you mean 'demo'"),
+    "unknown report": (["train", "--report-to", "paper"], "report_to='paper' is unknown"),
+    "no jobs": (["compare", "--jobs", "0"], "--jobs"),
     "unknown task": (["train", "--task", "rtee"], "did you mean 'rte'"),
     "unknown method": (["train", "--method", "lora"], "there is no method 'lora'"),
     "data twice": (
@@ -162,6 +175,11 @@ BAD_WITH_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "same column": ({"text_columns": ["text", "text"]}, "twice"),
     "text is label": ({"text_columns": ["label"]}, "both as a text column and as the label"),
     "no bitsandbytes": ({"quantize": "8bit"}, "needs bitsandbytes"),
+    "full and quantised": (
+        {"method": "full", "bottleneck": None, "quantize": "8bit"},
+        "quantize='8bit' freezes the base model, and the method is 'full'",
+    ),
+    "dropout of one": ({"dropout": 1}, "dropout=1.0 does not fit"),
     "three columns": ({"text_columns": ["a", "b", "c"]}, "one or two"),
     "name of a task": ({"task": "rte"}, "is a task of its own benchmark"),
 }

@@ -34,9 +34,9 @@ from compacter.tasks import (
 
 NAMES = tuple(BUILTIN_TASKS)
 DIGESTS = {
-    "builtin/roles": "95c6745a4f0b2a1bc10b3a35622fce796cc95cdeecf28c3017c3c9210533ad48",
-    "builtin/tone": "b03ecf76cd122c6ca2447ec2a0e6a5781d2620fb39101043793e63bc30330304",
-    "builtin/grammar": "d5bdcf6e1f186aa5efe6d4490a93987a2a41e336f0376a2b1f716e23fa953b06",
+    "builtin/roles": "bf6af6e437ae5df9867a5281fcf4730a61fdd81acba7304d1fa29b4122cc4205",
+    "builtin/tone": "37c7802edc60b35b4089619f0a5ebaba761e8dfccca94a2c17df0d017d40d180",
+    "builtin/grammar": "41ac0968b43a24c292a606c7aa2f6e232e989f67743fec325fbbf2767082b7b1",
 }
 FUNCTION_WORDS = frozenset(
     re.findall(

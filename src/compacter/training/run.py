@@ -100,6 +100,11 @@ def prepare(recipe: Recipe) -> Prepared:
     written if something does not fit."""
     if recipe.method != HEAD_ONLY:
         find_method(recipe.method)
+    if recipe.quantize is not None and recipe.method in ("full", HEAD_ONLY):
+        raise TrainingError(
+            f"quantize={recipe.quantize!r} freezes the base model, and the method is "
+            f"{recipe.method!r}; expected a method that adds parameters of its own"
+        )
     task, splits = load(
         recipe.task_name(),
         recipe.source(),
@@ -124,7 +129,7 @@ def prepare(recipe: Recipe) -> Prepared:
     model = load_model(recipe.model, kind, quantize=recipe.quantize, **settings)
     prepare_model(model, kind, tokenizer, pipeline)
     head_size = sum(p.numel() for p in head_parameters(model))
-    base = sum(p.numel() for p in model.parameters()) - head_size
+    base = model.num_parameters() - head_size  # type: ignore[operator]  # also of a packed model
     model = _apply(model, recipe, kind)
     trainable, head = count_trained(model)
     return Prepared(recipe, task, splits, model, pipeline, trainable, head, base)
@@ -308,12 +313,11 @@ def _finish(
 ) -> Result:
     """Test the best checkpoint and write everything down, the result last."""
     task, splits = ready.task, ready.splits
-    validation = _scores(trainer, task, splits.validation)[0]
-    test, predictions = _scores(trainer, task, splits.test)
-    scored = test or validation
     shown = splits.test or splits.validation
-    if not splits.test:
-        predictions = trainer.predictions(splits.validation)
+    predictions = trainer.predictions(shown)
+    scored = _rounded(score(task, [p.answer for p in predictions], shown))
+    validation = _best_validation(trainer, task) if splits.test else scored
+    test = scored if splits.test else {}
     warnings = _warnings(task, shown, predictions, watch)
     result = Result(
         method=ready.recipe.method,
@@ -347,14 +351,16 @@ def _finish(
     return result
 
 
-def _scores(
-    trainer: TaskTrainer, task: Task, rows: Sequence[Row]
-) -> tuple[dict[str, float], list[Prediction]]:
-    if not rows:
-        return {}, []
-    predictions = trainer.predictions(rows)
-    found = score(task, [p.answer for p in predictions], rows)
-    return {name: round(value, 4) for name, value in found.items()}, predictions
+def _best_validation(trainer: TaskTrainer, task: Task) -> dict[str, float]:
+    """The scores that made a checkpoint the best one: its weights are those of the model now."""
+    for entry in trainer.state.log_history:
+        if entry["step"] == trainer.state.best_global_step and f"eval_{SCORE}" in entry:
+            return _rounded({name: entry[f"eval_{name}"] for name in task.metrics})
+    return _rounded(trainer.validation_scores())  # it diverged before the first checkpoint
+
+
+def _rounded(scores: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in scores.items()}
 
 
 def _warnings(

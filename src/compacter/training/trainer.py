@@ -45,9 +45,8 @@ class TaskTrainer(Trainer):
         self.validation = list(validation)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """The validation scores; predictions are shared out between processes."""
-        predictions = self.predictions(self.validation)
-        found = score(self.pipeline.task, [p.answer for p in predictions], self.validation)
+        """The validation scores and their mean, logged as Trainer logs its own."""
+        found = self.validation_scores()
         metrics = {f"eval_{name}": value for name, value in found.items()}
         metrics[f"eval_{SCORE}"] = mean_score(found)
         self.log(metrics)
@@ -56,6 +55,10 @@ class TaskTrainer(Trainer):
             self.args, self.state, self.control, metrics
         )
         return metrics
+
+    def validation_scores(self) -> dict[str, float]:
+        predictions = self.predictions(self.validation)
+        return score(self.pipeline.task, [p.answer for p in predictions], self.validation)
 
     def predictions(self, rows: Sequence[Row]) -> list[Prediction]:
         """One for each row, made by all processes together."""

@@ -201,7 +201,7 @@ TEST = Words(
         "interrupt envy/envied"
     ),
     handling=_verbs(
-        "rent purchase paint/painted polish destroy wrap/wrapped lose/lost hold/held inspect "
+        "rent purchase varnish polish destroy wrap/wrapped lose/lost hold/held inspect "
         "measure assemble replace sketch deliver weigh"
     ),
     things=_split(
@@ -222,7 +222,7 @@ TEST = Words(
         herbs: basil parsley thyme
         monkeys: baboons gorillas chimpanzees
         shoes: sandals boots sneakers slippers
-        hobbies: knitting fishing gambling
+        documents: passports invoices diplomas
         berries: strawberries raspberries blueberries
         """
     ),
