@@ -24,6 +24,16 @@ def bottleneck(
     return y + change
 
 
+def bottleneck_of(
+    y: Tensor, down: Projection, W: Tensor, activation: Activation, up: Projection, V: Tensor
+) -> Tensor:
+    """The same with the matrices of the projections given: W of down, V of up."""
+    change = nn.functional.linear(
+        activation(nn.functional.linear(y, W.t(), down.bias)), V.t(), up.bias
+    )
+    return y + change
+
+
 class Bottleneck(nn.Module):
     """The same as a module, for use outside of a transformer."""
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +44,31 @@ def kronecker_sum(A: Tensor, B: Tensor) -> Tensor:
     return product.reshape(a, b, p, q).permute(0, 2, 1, 3).reshape(a * p, b * q)
 
 
+def kronecker_sums(A: Tensor, B: Tensor) -> Tensor:
+    """`kronecker_sum` of m sets at once: B in R^{m x n x p x q}, A one set for all or m of them."""
+    (m, n, p, q), (a, b) = B.shape, A.shape[-2:]
+    product = A.flatten(-2).transpose(-1, -2) @ B.reshape(m, n, p * q)
+    return product.reshape(m, a, b, p, q).transpose(2, 3).reshape(m, a * p, b * q)
+
+
+def low_rank_kronecker_sums(A: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    """sum_i A_i (x) s_i t_i of m sets at once, s in R^{m x n x p x r}, t in R^{m x n x r x q}, A as
+    in `kronecker_sums`. A goes into the shorter factor, where it makes something small: row block a
+    of the sum is [s_1 ... s_n] times the A_i[a, b] t_i stacked over i and joined over b."""
+    (m, n, p, r), q = s.shape, t.shape[-1]
+    if p < q:
+        swapped = low_rank_kronecker_sums(A.mT, t.mT, s.mT)
+        return swapped.mT
+    left = s.transpose(1, 2).reshape(m, 1, p, n * r)
+    right = A.transpose(-3, -2)[..., None, :, None] * t[:, None, :, :, None, :]
+    return (left @ right.reshape(m, n, n * r, n * q)).reshape(m, n * p, n * q)
+
+
 class Projection(nn.Module, ABC):
     """y = x W + b, where W is `matrix(A)`."""
+
+    FACTORS: ClassVar[tuple[str, ...]]
+    """The parameters that W is made of, without slow weights."""
 
     bias: nn.Parameter | None
 
@@ -61,6 +84,12 @@ class Projection(nn.Module, ABC):
     def matrix(self, A: Tensor | None = None) -> Tensor:
         """W in R^{in x out}; `A` are the shared slow weights where there are any."""
 
+    @classmethod
+    @abstractmethod
+    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
+        """W in R^{m x in x out} of m projections of equal shapes in a few operations, from their
+        stacked factors; `A` is one set of slow weights for all of them, or m sets."""
+
     def forward(self, x: Tensor, A: Tensor | None = None) -> Tensor:
         return nn.functional.linear(x, self.matrix(A).t(), self.bias)
 
@@ -71,6 +100,8 @@ class Projection(nn.Module, ABC):
 class Dense(Projection):
     """W itself, drawn from N(0, 0.01^2)."""
 
+    FACTORS = ("W",)
+
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
         super().__init__(in_features, out_features, bias=bias)
         self.W = nn.Parameter(torch.randn(in_features, out_features) * DENSE_STD)
@@ -78,9 +109,15 @@ class Dense(Projection):
     def matrix(self, A: Tensor | None = None) -> Tensor:
         return self.W
 
+    @classmethod
+    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
+        return factors["W"]
+
 
 class LowRank(Projection):
     """W = s t of rank r."""
+
+    FACTORS = ("s", "t")
 
     def __init__(
         self, in_features: int, out_features: int, *, rank: int = 1, bias: bool = True
@@ -92,6 +129,10 @@ class LowRank(Projection):
 
     def matrix(self, A: Tensor | None = None) -> Tensor:
         return self.s @ self.t
+
+    @classmethod
+    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
+        return factors["s"] @ factors["t"]
 
 
 class _Hypercomplex(Projection):
@@ -130,6 +171,8 @@ class _Hypercomplex(Projection):
 class PHM(_Hypercomplex):
     """W = sum_i A_i (x) B_i with B_i in R^{in/n x out/n} (eq. 4)."""
 
+    FACTORS = ("B",)
+
     def __init__(
         self,
         in_features: int,
@@ -146,9 +189,16 @@ class PHM(_Hypercomplex):
     def matrix(self, A: Tensor | None = None) -> Tensor:
         return kronecker_sum(self.slow(A), self.B)
 
+    @classmethod
+    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
+        assert A is not None
+        return kronecker_sums(A, factors["B"])
+
 
 class LPHM(_Hypercomplex):
     """W = sum_i A_i (x) s_i t_i^T with s_i in R^{in/n x r}, t_i^T in R^{r x out/n} (eq. 5)."""
+
+    FACTORS = ("s", "t")
 
     def __init__(
         self,
@@ -168,6 +218,11 @@ class LPHM(_Hypercomplex):
 
     def matrix(self, A: Tensor | None = None) -> Tensor:
         return kronecker_sum(self.slow(A), self.s @ self.t)
+
+    @classmethod
+    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
+        assert A is not None
+        return low_rank_kronecker_sums(A, factors["s"], factors["t"])
 
 
 def make_projection(

@@ -32,6 +32,8 @@ class SwitchableLayer(BaseTunerLayer):
         active_adapters: list[str]
         adapter_layer_names: tuple[str, ...]
         merged: bool
+        _active_adapter: str | list[str]
+        _disable_adapters: bool
 
         def _move_adapter_to_device_of_base_layer(self, adapter_name: str) -> None: ...
 
@@ -92,15 +94,15 @@ class SharedParameters(SwitchableLayer, nn.Module):
     def __init__(self, prefix: str, kinds: Sequence[str], anchor: nn.Module) -> None:
         super().__init__()
         self.prefix = prefix
-        self.adapters: list[str] = []
+        self.adapters: dict[str, None] = {}
+        self.layers: list[TunerLayer] = []
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:
             setattr(self, name, nn.ParameterDict())
 
     def add(self, adapter: str, parameters: dict[str, nn.Parameter]) -> None:
-        if adapter not in self.adapters:
-            self.adapters.append(adapter)
+        self.adapters[adapter] = None
         for kind, parameter in parameters.items():
             self._kind(kind)[adapter] = parameter
         self._move_adapter_to_device_of_base_layer(adapter)
@@ -112,18 +114,23 @@ class SharedParameters(SwitchableLayer, nn.Module):
     @property
     def active(self) -> str | None:
         """The adapter that takes part in a forward pass, if any."""
-        names = self.active_adapters
-        usable = names and not self.disable_adapters and not self.merged
-        return names[0] if usable and names[0] in self.adapters else None
+        if self._disable_adapters or self.merged_adapters:
+            return None
+        names = self._active_adapter  # not by PEFT's properties: every layer of every pass asks
+        name = names if isinstance(names, str) else next(iter(names), None)
+        return name if name in self.adapters else None
 
     def get_base_layer(self) -> nn.Module:
         """A module of the base model: tells PEFT the device and dtype to put parameters on."""
         return self._anchor[0]
 
     def delete_adapter(self, adapter_name: str) -> None:
-        if adapter_name in self.adapters:
-            self.adapters.remove(adapter_name)
+        self.adapters.pop(adapter_name, None)
         super().delete_adapter(adapter_name)
+
+    def holder(self, kind: str) -> dict[str, Any]:
+        """The dictionary, by adapter, that the parameters of a kind are held in."""
+        return self._kind(kind)._parameters
 
     def _kind(self, kind: str) -> nn.ParameterDict:
         parameters: nn.ParameterDict = getattr(self, f"{self.prefix}{kind}")
@@ -147,6 +154,7 @@ class TunerLayer(SwitchableLayer, nn.Module):
         super().__init__()
         self.base_layer = base_layer
         self._shared = (shared,)  # in a tuple: not registered as a child
+        shared.layers.append(self)
         self._uses_output_weights = False
         self._owns_output_weights = False
         self._replaced: dict[str, Tensor] = {}
@@ -176,9 +184,9 @@ class TunerLayer(SwitchableLayer, nn.Module):
         return self.adapt(adapter, self._base_output(adapter, *args, **kwargs))
 
     def _base_output(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
-        tuned = self._tuned_weights(adapter)
         output: Tensor
-        if tuned:
+        if self._uses_output_weights:
+            tuned = self._tuned_weights(adapter)
             output = functional_call(self.base_layer, tuned, args, kwargs)
         else:
             output = self.base_layer(*args, **kwargs)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, cast
+from typing import Any, Self, cast
 
+import torch
 from torch import Tensor, nn
 
 from compacter.models import output_width
-from compacter.nn import Projection, bottleneck, make_projection
+from compacter.nn import Dense, Projection, bottleneck, bottleneck_of, make_projection
 from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
+from compacter.tuners.bottleneck.weights import Built, Source, built_weights
 from compacter.tuners.layers import SharedParameters, TunerLayer, in_dtype_of
 
 
@@ -33,33 +35,100 @@ class BottleneckLayer(TunerLayer):
     dropout and skip connection."""
 
     adapter_layer_names = ("compacter_down", "compacter_up")
-    other_param_names = ("activations",)
+    other_param_names = ("activations", "shapes")
 
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__(base_layer, shared)
         self.compacter_down = nn.ModuleDict()
         self.compacter_up = nn.ModuleDict()
         self.activations: dict[str, nn.Module] = {}
+        self.shapes: dict[str, list[torch.Size]] = {}
+        self.built: Built | None = None
 
     def add_adapter(self, adapter: str, config: CompacterConfig) -> None:
         width = output_width(self.get_base_layer())
         assert width is not None  # planned
         self.compacter_down[adapter], self.compacter_up[adapter] = make_projections(width, config)
         self.activations[adapter] = find_activation(config.activation)
+        self.shapes[adapter] = [holder[name].shape for holder, name in self._places(adapter)]
 
     def adapt(self, adapter: str, output: Tensor) -> Tensor:
-        if adapter not in self.activations:
+        activation = self.activations.get(adapter)
+        if activation is None:
             return output
-        down, up = self.compacter_down[adapter], self.compacter_up[adapter]
-        assert isinstance(down, Projection)
-        assert isinstance(up, Projection)
-        activation = self.activations[adapter]
+        down, up = self.projections(adapter)
+        built = None if isinstance(down, Dense) else self._find_built(adapter)
+        if built is not None:
+            W, V = built.down, built.up
+            return in_dtype_of(W, output, lambda y: bottleneck_of(y, down, W, activation, up, V))
         A = self.shared.get("A", adapter)
         if A is not None:
             A = A.to(output.device)
         return in_dtype_of(
             next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
         )
+
+    def _find_built(self, adapter: str) -> Built | None:
+        if torch.compiler.is_compiling():
+            return None
+        built = self.built
+        if built is not None and built.projections == self.projections(adapter) and built.take():
+            return built
+        self.built = None
+        return built_weights(self, adapter)
+
+    def projections(self, adapter: str) -> tuple[Projection, Projection]:
+        modules = self._modules  # faster than by attribute, in every forward pass
+        down, up = (modules[name]._modules[adapter] for name in self.adapter_layer_names)  # type: ignore[union-attr]
+        return cast(Projection, down), cast(Projection, up)
+
+    def fellows(self, adapter: str) -> list[BottleneckLayer]:
+        """All layers of the model, this one included, that have an adapter of that name."""
+        layers = self.shared.layers
+        return [m for m in layers if isinstance(m, BottleneckLayer) and adapter in m.activations]
+
+    def sources(self, adapter: str) -> list[Source] | None:
+        """What the matrices are made of; None if a parameter is not as it was made."""
+        found = []
+        slow = self.shared.holder("A")
+        places = self._places(adapter)
+        for (holder, name), shape in zip(places, self.shapes[adapter], strict=False):
+            parameter = holder[name]
+            if (
+                type(parameter) is not nn.Parameter
+                or parameter.shape != shape
+                or parameter.is_meta
+                or parameter.is_inference()
+            ):
+                return None
+            found.append(Source(holder, name, parameter))
+        if len(found) != len(self.shapes[adapter]):
+            return None
+        if adapter in slow:
+            found.append(Source(slow, adapter, slow[adapter]))
+        return found
+
+    def _places(self, adapter: str) -> list[tuple[dict[str, Any], str]]:
+        """Where the parameters are that the matrices are made of, without shared ones."""
+        return [
+            (projection._parameters, name)
+            for projection in self.projections(adapter)
+            for name in projection._parameters
+            if name != "bias"
+        ]
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        self.built = None
+        super().delete_adapter(adapter_name)
+
+    def train(self, mode: bool = True) -> Self:
+        """Also forgets what was built, in case parameters were changed behind autograd's back."""
+        self.built = None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy builds for itself."""
+        return {**self.__dict__, "built": None}
 
 
 class NormLayer(TunerLayer):
@@ -75,16 +144,15 @@ class NormLayer(TunerLayer):
         self.compacter_norm[adapter] = copy.deepcopy(self.get_base_layer())
 
     def active_norm(self) -> nn.Module:
-        adapter = self.shared.active
-        if adapter is None or adapter not in self.compacter_norm:
-            return self.base_layer
-        return self.compacter_norm[adapter]
+        adapter, modules = self.shared.active, self._modules
+        norms = cast(nn.ModuleDict, modules["compacter_norm"])._modules
+        return cast(nn.Module, norms.get(adapter) if adapter in norms else modules["base_layer"])
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """In the dtype of the copy: float32 under a half-precision base, whose steps around 1
         (2^-8 in bfloat16) would swallow most updates."""
-        norm = self.active_norm()
-        trained, base = next(norm.parameters()), next(self.base_layer.parameters())
+        norm, unchanged = self.active_norm(), cast(nn.Module, self._modules["base_layer"])
+        trained, base = _first_parameter(norm), _first_parameter(unchanged)
         output: Tensor
         if trained.dtype == base.dtype:
             output = norm(*args, **kwargs)
@@ -99,3 +167,7 @@ class NormLayer(TunerLayer):
     @property
     def bias(self) -> Tensor:
         return cast(Tensor, self.active_norm().bias)
+
+
+def _first_parameter(module: nn.Module) -> Tensor:
+    return cast(Tensor, next(iter(module._parameters.values())))

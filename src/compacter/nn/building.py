@@ -1,0 +1,92 @@
+"""The matrices of many projections, built together.
+
+Built one by one, each W costs a handful of tiny operations, and autograd keeps what they make in
+between. Here all projections of equal shapes are built by one batched formula, and nothing is kept
+for the backward pass but the parameters: the formula is run again there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compacter.nn.projections import Projection
+
+
+class Backward:
+    """Whether a backward pass has reached what was built."""
+
+    reached = False
+
+
+def build(
+    projections: Sequence[Projection], A: Tensor | None = None, backward: Backward | None = None
+) -> list[Tensor]:
+    """W of every projection, each a view of what was built for all of its shape; `A` are the slow
+    weights of those that share them, `backward` is told when gradients arrive."""
+    alike: dict[Any, list[int]] = {}
+    for index, projection in enumerate(projections):
+        factor = projection._parameters[projection.FACTORS[0]]
+        assert factor is not None
+        widths = (projection.in_features, projection.out_features, factor.shape)
+        own = "A" in projection._parameters
+        key = (type(projection), own, widths, factor.dtype, factor.device)
+        alike.setdefault(key, []).append(index)
+    built: list[Any] = [None] * len(projections)
+    for (kind, own, _, _, device), indices in alike.items():
+        columns = [*kind.FACTORS, "A"] if own else kind.FACTORS
+        tensors = [projections[i]._parameters[name] for name in columns for i in indices]
+        if A is not None and not own:
+            tensors.append(A.to(device))  # type: ignore[arg-type]
+        together = _Build.apply(kind, len(indices), backward or Backward(), *tensors)  # type: ignore[no-untyped-call]
+        for index, W in zip(indices, together.unbind(), strict=True):
+            built[index] = W
+    return built
+
+
+class _Build(torch.autograd.Function):
+    """The parameters are held as they are, not as saved tensors: they outlive the graph anyway, and
+    so what is built can take part in several graphs and be made inside of a checkpointed block."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kind: type[Projection], count: int, watch: Backward, *tensors: Tensor
+    ) -> Tensor:
+        ctx.kind, ctx.count, ctx.watch, ctx.tensors = kind, count, watch, tensors
+        ctx.versions = [tensor._version for tensor in tensors]
+        return _matrices(kind, _stacks(tensors, count))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        ctx.watch.reached = True
+        if [tensor._version for tensor in ctx.tensors] != ctx.versions:
+            raise RuntimeError(
+                "parameters of an adapter were changed between a forward pass and its backward "
+                "pass, whose gradients would be wrong; change them before or after both"
+            )
+        again = torch.is_grad_enabled()  # gradients of gradients are wanted
+        with torch.enable_grad():
+            stacks = _stacks(ctx.tensors, ctx.count)
+            if not again:
+                stacks = [stack.detach().requires_grad_() for stack in stacks]
+            W = _matrices(ctx.kind, stacks)
+            found = torch.autograd.grad(W, stacks, gradient, create_graph=again)
+        gradients: list[Tensor] = []
+        for stack, tensor in zip(found, ctx.tensors[:: ctx.count], strict=True):
+            gradients += [stack] if stack.dim() == tensor.dim() else stack.unbind()
+        return None, None, None, *gradients
+
+
+def _stacks(tensors: Sequence[Tensor], count: int) -> list[Tensor]:
+    """`count` tensors of every parameter, stacked; the last may be one set of slow weights."""
+    columns = [list(tensors[i : i + count]) for i in range(0, len(tensors), count)]
+    return [column[0] if len(column) < count else torch.stack(column) for column in columns]
+
+
+def _matrices(kind: type[Projection], stacks: Sequence[Tensor]) -> Tensor:
+    factors = dict(zip(kind.FACTORS, stacks, strict=False))
+    A = stacks[len(factors)] if len(stacks) > len(factors) else None
+    with torch.autocast(stacks[0].device.type, enabled=False):
+        return kind.matrices(factors, A)
