@@ -27,11 +27,9 @@ def bottleneck(
 def bottleneck_of(
     y: Tensor, down: Projection, W: Tensor, activation: Activation, up: Projection, V: Tensor
 ) -> Tensor:
-    """The same with the matrices of the projections given: W of down, V of up."""
-    change = nn.functional.linear(
-        activation(nn.functional.linear(y, W.t(), down.bias)), V.t(), up.bias
-    )
-    return y + change
+    """The same with the matrices of the projections given, transposed: W of down, V of up."""
+    linear = nn.functional.linear
+    return y + linear(activation(linear(y, W, down.bias)), V, up.bias)
 
 
 class Bottleneck(nn.Module):

@@ -41,7 +41,7 @@ def build(
         if A is not None and not own:
             tensors.append(A.to(device))  # type: ignore[arg-type]
         together = _Build.apply(kind, len(indices), backward or Backward(), *tensors)  # type: ignore[no-untyped-call]
-        for index, W in zip(indices, together.unbind(), strict=True):
+        for index, W in zip(indices, together, strict=True):
             built[index] = W
     return built
 
@@ -53,40 +53,39 @@ class _Build(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, kind: type[Projection], count: int, watch: Backward, *tensors: Tensor
-    ) -> Tensor:
+    ) -> tuple[Tensor, ...]:
         ctx.kind, ctx.count, ctx.watch, ctx.tensors = kind, count, watch, tensors
         ctx.versions = [tensor._version for tensor in tensors]
-        return _matrices(kind, _stacks(tensors, count))
+        with torch.autocast(tensors[0].device.type, enabled=False):
+            return kind.matrices(*_stacks(kind, tensors, count)).unbind()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
         ctx.watch.reached = True
         if [tensor._version for tensor in ctx.tensors] != ctx.versions:
             raise RuntimeError(
                 "parameters of an adapter were changed between a forward pass and its backward "
                 "pass, whose gradients would be wrong; change them before or after both"
             )
+        if gradients[0].is_contiguous():
+            gradient = torch.stack(gradients)
+        else:  # of matrices that were used transposed
+            gradient = torch.stack([each.mT for each in gradients]).mT
         again = torch.is_grad_enabled()  # gradients of gradients are wanted
-        with torch.enable_grad():
-            stacks = _stacks(ctx.tensors, ctx.count)
-            if not again:
-                stacks = [stack.detach().requires_grad_() for stack in stacks]
-            W = _matrices(ctx.kind, stacks)
-            found = torch.autograd.grad(W, stacks, gradient, create_graph=again)
-        gradients: list[Tensor] = []
+        with torch.autocast(gradient.device.type, enabled=False):
+            factors, A = _stacks(ctx.kind, ctx.tensors, ctx.count)
+            found = ctx.kind.gradients(factors, A, gradient, again=again)
+        each: list[Tensor] = []
         for stack, tensor in zip(found, ctx.tensors[:: ctx.count], strict=True):
-            gradients += [stack] if stack.dim() == tensor.dim() else stack.unbind()
-        return None, None, None, *gradients
+            each += [stack] if stack.dim() == tensor.dim() else stack.unbind()
+        return None, None, None, *each
 
 
-def _stacks(tensors: Sequence[Tensor], count: int) -> list[Tensor]:
-    """`count` tensors of every parameter, stacked; the last may be one set of slow weights."""
-    columns = [list(tensors[i : i + count]) for i in range(0, len(tensors), count)]
-    return [column[0] if len(column) < count else torch.stack(column) for column in columns]
-
-
-def _matrices(kind: type[Projection], stacks: Sequence[Tensor]) -> Tensor:
+def _stacks(
+    kind: type[Projection], tensors: Sequence[Tensor], count: int
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The factors, each stacked, and slow weights: those of all projections, or one set."""
+    columns = [tensors[i : i + count] for i in range(0, len(tensors), count)]
+    stacks = [c[0] if len(c) < count else torch.stack(list(c)) for c in columns]
     factors = dict(zip(kind.FACTORS, stacks, strict=False))
-    A = stacks[len(factors)] if len(stacks) > len(factors) else None
-    with torch.autocast(stacks[0].device.type, enabled=False):
-        return kind.matrices(factors, A)
+    return factors, stacks[len(factors)] if len(stacks) > len(factors) else None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -53,15 +53,43 @@ def kronecker_sums(A: Tensor, B: Tensor) -> Tensor:
 
 def low_rank_kronecker_sums(A: Tensor, s: Tensor, t: Tensor) -> Tensor:
     """sum_i A_i (x) s_i t_i of m sets at once, s in R^{m x n x p x r}, t in R^{m x n x r x q}, A as
-    in `kronecker_sums`. A goes into the shorter factor, where it makes something small: row block a
-    of the sum is [s_1 ... s_n] times the A_i[a, b] t_i stacked over i and joined over b."""
+    in `kronecker_sums`. A goes into the shorter factor, where it makes something small; the sum is
+    then one product, which comes out transposed, (b q) x (a p)."""
+    (m, n, p, _), q = s.shape, t.shape[-1]
+    if p < q:
+        return low_rank_kronecker_sums(A.mT, t.mT, s.mT).mT
+    short, long = _kronecker_factors(A, s, t)
+    return (short @ long).reshape(m, n * q, n * p).mT
+
+
+def low_rank_kronecker_gradients(
+    A: Tensor, s: Tensor, t: Tensor, gradient: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of s, t and A, given that of `low_rank_kronecker_sums`."""
     (m, n, p, r), q = s.shape, t.shape[-1]
     if p < q:
-        swapped = low_rank_kronecker_sums(A.mT, t.mT, s.mT)
-        return swapped.mT
-    left = s.transpose(1, 2).reshape(m, 1, p, n * r)
-    right = A.transpose(-3, -2)[..., None, :, None] * t[:, None, :, :, None, :]
-    return (left @ right.reshape(m, n, n * r, n * q)).reshape(m, n * p, n * q)
+        of_t, of_s, of_A = low_rank_kronecker_gradients(A.mT, t.mT, s.mT, gradient.mT)
+        return of_s.mT, of_t.mT, of_A.mT
+    short, long = _kronecker_factors(A, s, t)
+    transposed = gradient.mT.reshape(m, n * q * n, p)
+    of_s = (short.mT @ transposed).reshape(m, n, r, p).mT
+    of_short = (transposed @ long.mT).reshape(m, n, q, n, n, r)
+    slow, fast = _aligned(A, t)
+    of_A = (of_short * fast).sum((2, 5) if A.dim() > 3 else (0, 2, 5)).transpose(-3, -1)
+    of_t = (of_short * slow).sum((1, 3)).permute(0, 2, 3, 1)
+    return of_s, of_t, of_A
+
+
+def _kronecker_factors(A: Tensor, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """A_i[a, b] t_i[r, q] in R^{m x (b q a) x (i r)}, and s_i[p, r] in R^{m x (i r) x p}."""
+    (m, n, p, r), q = s.shape, t.shape[-1]
+    slow, fast = _aligned(A, t)
+    return (slow * fast).reshape(m, n * q * n, n * r), s.mT.reshape(m, n * r, p)
+
+
+def _aligned(A: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """A_i[a, b] and t_i[r, q] with their dimensions in the order (m) b q a i r."""
+    return A.transpose(-3, -1).unsqueeze(-3).unsqueeze(-1), t.permute(0, 3, 1, 2)[:, None, :, None]
 
 
 class Projection(nn.Module, ABC):
@@ -89,6 +117,25 @@ class Projection(nn.Module, ABC):
     def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
         """W in R^{m x in x out} of m projections of equal shapes in a few operations, from their
         stacked factors; `A` is one set of slow weights for all of them, or m sets."""
+
+    @classmethod
+    def gradients(
+        cls,
+        factors: Mapping[str, Tensor],
+        A: Tensor | None,
+        gradient: Tensor,
+        *,
+        again: bool = False,
+    ) -> Sequence[Tensor]:
+        """Gradients of the factors, then of `A` if there is one, given that of `matrices`; `again`:
+        such that they have gradients themselves."""
+        inputs = [*factors.values()] if A is None else [*factors.values(), A]
+        with torch.enable_grad():
+            if not again:
+                inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+            slow = None if A is None else inputs[-1]
+            W = cls.matrices(dict(zip(factors, inputs, strict=False)), slow)
+            return torch.autograd.grad(W, inputs, gradient, create_graph=again)
 
     def forward(self, x: Tensor, A: Tensor | None = None) -> Tensor:
         return nn.functional.linear(x, self.matrix(A).t(), self.bias)
@@ -223,6 +270,20 @@ class LPHM(_Hypercomplex):
     def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
         assert A is not None
         return low_rank_kronecker_sums(A, factors["s"], factors["t"])
+
+    @classmethod
+    def gradients(
+        cls,
+        factors: Mapping[str, Tensor],
+        A: Tensor | None,
+        gradient: Tensor,
+        *,
+        again: bool = False,
+    ) -> Sequence[Tensor]:
+        if again:
+            return super().gradients(factors, A, gradient, again=True)
+        assert A is not None
+        return low_rank_kronecker_gradients(A, factors["s"], factors["t"], gradient)
 
 
 def make_projection(

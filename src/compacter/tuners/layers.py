@@ -177,25 +177,20 @@ class TunerLayer(SwitchableLayer, nn.Module):
         return output
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        adapter = self.shared.active
-        if adapter is None:
-            output: Tensor = self.base_layer(*args, **kwargs)
-            return output
-        return self.adapt(adapter, self._base_output(adapter, *args, **kwargs))
-
-    def _base_output(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
+        adapter, base_layer = self.shared.active, self._modules["base_layer"]
+        assert base_layer is not None
         output: Tensor
-        if self._uses_output_weights:
+        if adapter is None:
+            output = base_layer(*args, **kwargs)
+        elif self._uses_output_weights:
             tuned = self._tuned_weights(adapter)
-            output = functional_call(self.base_layer, tuned, args, kwargs)
+            output = self.adapt(adapter, functional_call(base_layer, tuned, args, kwargs))
         else:
-            output = self.base_layer(*args, **kwargs)
+            output = self.adapt(adapter, base_layer(*args, **kwargs))
         return output
 
     def _tuned_weights(self, adapter: str) -> dict[str, Tensor]:
         """The adapter's weights of the output layer, in the base layer's dtype, on its device."""
-        if not self._uses_output_weights:
-            return {}
         found = {
             name: self.shared.get(kind, adapter)
             for name, kind in OUTPUT_KINDS.items()

@@ -78,9 +78,11 @@ class BottleneckLayer(TunerLayer):
         return built_weights(self, adapter)
 
     def projections(self, adapter: str) -> tuple[Projection, Projection]:
-        modules = self._modules  # faster than by attribute, in every forward pass
-        down, up = (modules[name]._modules[adapter] for name in self.adapter_layer_names)  # type: ignore[union-attr]
-        return cast(Projection, down), cast(Projection, up)
+        modules: dict[str, Any] = self._modules  # by attribute it takes longer, in every pass
+        return (
+            modules["compacter_down"]._modules[adapter],
+            modules["compacter_up"]._modules[adapter],
+        )
 
     def fellows(self, adapter: str) -> list[BottleneckLayer]:
         """All layers of the model, this one included, that have an adapter of that name."""

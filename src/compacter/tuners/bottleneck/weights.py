@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """The matrices of one layer."""
+    """The matrices of one layer, transposed, as torch's linear takes them."""
 
     projections: tuple[Projection, Projection]
     down: Tensor
@@ -103,7 +103,8 @@ def _build(
     backward = Backward()
     A = layers[0][0].shared.get("A", adapter)
     with torch.inference_mode(False), torch.set_grad_enabled(trained):
-        matrices = build([projection for pair in pairs for projection in pair], A, backward)
+        built = build([projection for pair in pairs for projection in pair], A, backward)
+        matrices = [W.t() for W in built]
     return [
         Built(pairs[i], matrices[2 * i], matrices[2 * i + 1], sources, trained, backward)
         for i, (_, sources) in enumerate(layers)
