@@ -60,6 +60,41 @@ def test_together_as_alone(kind, shared_A, count, n, rank, p, q):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(("dense", *KINDS)),
+    shared_A=st.booleans(),
+    n=sizes,
+    rank=sizes,
+    p=sizes,
+    q=sizes,
+    bias=st.booleans(),
+)
+def test_rows_of_different_projections_at_once(kind, shared_A, n, rank, p, q, bias):
+    """y = x W + b with another W for each of m parts of x."""
+    m, rows = 3, 2
+    for widths in ((n * p, n * q), (n * q, n * p)):
+        made = [
+            make_projection(kind, *widths, n=n, rank=rank, shared_A=shared_A, bias=bias).double()
+            for _ in range(m)
+        ]
+        slow = [slow_weights(n, std=1.0).double() for _ in made]
+        needs_A = shared_A and kind in ("phm", "lphm")
+        x = torch.randn(m, rows, widths[0], dtype=torch.float64)
+        expected = torch.stack([made[i](x[i], slow[i] if needs_A else None) for i in range(m)])
+
+        def stack(name, made=made):
+            return torch.stack([getattr(projection, name) for projection in made])
+
+        A = torch.stack(slow) if needs_A else None
+        if kind in ("phm", "lphm") and not shared_A:
+            A = stack("A")
+        cls = type(made[0])
+        prepared = cls.prepare({name: stack(name) for name in cls.FACTORS}, A)
+        found = cls.project(x, prepared, stack("bias") if bias else None)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
 def test_one_operation_for_each_shape(monkeypatch):
     """Twenty projections of two shapes are built by two calls of the formula."""
     calls = []

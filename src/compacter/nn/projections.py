@@ -97,6 +97,8 @@ class Projection(nn.Module, ABC):
 
     FACTORS: ClassVar[tuple[str, ...]]
     """The parameters that W is made of, without slow weights."""
+    FACTORED: ClassVar[bool] = False
+    """Whether `prepare` stays as small as the factors, where W would not."""
 
     bias: nn.Parameter | None
 
@@ -137,6 +139,19 @@ class Projection(nn.Module, ABC):
             W = cls.matrices(dict(zip(factors, inputs, strict=False)), slow)
             return torch.autograd.grad(W, inputs, gradient, create_graph=again)
 
+    @classmethod
+    def prepare(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> list[Tensor]:
+        """What `project` needs of m projections, given as for `matrices`; m comes first."""
+        return [cls.matrices(factors, A)]
+
+    @classmethod
+    def project(cls, x: Tensor, prepared: Sequence[Tensor], bias: Tensor | None) -> Tensor:
+        """y = x W + b with m projections for x in R^{m x rows x in}, bias in R^{m x out}."""
+        *first, last = prepared
+        for factor in first:
+            x = torch.bmm(x, factor)
+        return torch.bmm(x, last) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, last)
+
     def forward(self, x: Tensor, A: Tensor | None = None) -> Tensor:
         return nn.functional.linear(x, self.matrix(A).t(), self.bias)
 
@@ -165,6 +180,7 @@ class LowRank(Projection):
     """W = s t of rank r."""
 
     FACTORS = ("s", "t")
+    FACTORED = True
 
     def __init__(
         self, in_features: int, out_features: int, *, rank: int = 1, bias: bool = True
@@ -180,6 +196,10 @@ class LowRank(Projection):
     @classmethod
     def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
         return factors["s"] @ factors["t"]
+
+    @classmethod
+    def prepare(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> list[Tensor]:
+        return [factors["s"], factors["t"]]
 
 
 class _Hypercomplex(Projection):
@@ -246,6 +266,7 @@ class LPHM(_Hypercomplex):
     """W = sum_i A_i (x) s_i t_i^T with s_i in R^{in/n x r}, t_i^T in R^{r x out/n} (eq. 5)."""
 
     FACTORS = ("s", "t")
+    FACTORED = True
 
     def __init__(
         self,
@@ -284,6 +305,33 @@ class LPHM(_Hypercomplex):
             return super().gradients(factors, A, gradient, again=True)
         assert A is not None
         return low_rank_kronecker_gradients(A, factors["s"], factors["t"], gradient)
+
+    @classmethod
+    def prepare(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> list[Tensor]:
+        """x W in two products, of the n parts of x with the longer factor and of all that with A
+        times the shorter one, or the other way round."""
+        s, t = factors["s"], factors["t"]
+        (m, n, p, r), q = s.shape, t.shape[-1]
+        assert A is not None
+        if p >= q:  # s_i[p, r] as p x (i r), then A_i[a, b] t_i[r, q] as (a i r) x (b q)
+            slow = A.transpose(-3, -2)[..., None, :, None]
+            second = slow * t[:, None, :, :, None, :]
+            return [s.transpose(1, 2).reshape(m, p, n * r), second.reshape(m, n * n * r, n * q)]
+        # A_i[a, b] s_i[p, r] as (a p) x (b i r), then t_i[r, q] as (i r) x q
+        slow = A.movedim(-3, -1)[..., None, :, :, None]
+        first = slow * s.transpose(1, 2)[:, None, :, None]
+        return [first.reshape(m, n * p, n * n * r), t.reshape(m, n * r, q)]
+
+    @classmethod
+    def project(cls, x: Tensor, prepared: Sequence[Tensor], bias: Tensor | None) -> Tensor:
+        first, second = prepared
+        m, rows, width = x.shape
+        if first.shape[1] < width:
+            between = torch.bmm(x.reshape(m, -1, first.shape[1]), first).reshape(m, rows, -1)
+            return super().project(between, [second], bias)
+        between = torch.bmm(x, first).reshape(m, -1, second.shape[1])
+        y = torch.bmm(between, second).reshape(m, rows, -1)
+        return y if bias is None else y + bias.unsqueeze(1)
 
 
 def make_projection(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from compacter.errors import AdapterError
+from compacter.tuners.rows import Group, Rows
 
 
 class SwitchableLayer(BaseTunerLayer):
@@ -96,6 +97,7 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self.prefix = prefix
         self.adapters: dict[str, None] = {}
         self.layers: list[TunerLayer] = []
+        self.rows: Rows | None = None
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:
@@ -176,9 +178,21 @@ class TunerLayer(SwitchableLayer, nn.Module):
         """What the adapter makes of the base layer's output."""
         return output
 
+    def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
+        """The same for rows of different adapters, output in R^{rows x length x width}; called
+        where the layer `has` those adapters."""
+        return output
+
+    def has(self, adapter: str) -> bool:
+        """Whether the adapter has parameters of its own in this layer."""
+        return any(adapter in getattr(self, name) for name in self.adapter_layer_names)
+
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        adapter, base_layer = self.shared.active, self._modules["base_layer"]
+        shared, base_layer = self.shared, self._modules["base_layer"]
         assert base_layer is not None
+        if shared.rows is not None:
+            return self.forward_rows(shared.rows, *args, **kwargs)
+        adapter = shared.active
         output: Tensor
         if adapter is None:
             output = base_layer(*args, **kwargs)
@@ -187,6 +201,35 @@ class TunerLayer(SwitchableLayer, nn.Module):
             output = self.adapt(adapter, functional_call(base_layer, tuned, args, kwargs))
         else:
             output = self.adapt(adapter, base_layer(*args, **kwargs))
+        return output
+
+    def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """As `forward`, each row by its own adapter."""
+        return self._adapt_groups(rows, self._base_rows(rows, x, *args, **kwargs))
+
+    def _adapt_groups(self, rows: Rows, output: Tensor) -> Tensor:
+        groups = [group for group in rows.groups if self.has(group.adapters[0])]
+        if not groups:
+            return output
+        folded = rows.fold(output)
+        for group in groups:
+            folded = group.put(folded, self.adapt_rows(group, group.rows_of(folded)))
+        return folded.reshape(output.shape)
+
+    def _base_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Output layers are too large to be stacked: they are used one after the other."""
+        output: Tensor = self.base_layer(x, *args, **kwargs)
+        if not self._uses_output_weights:
+            return output
+        rows.check(x)
+        owners = [name for name in dict.fromkeys(rows.names) if self._tuned_weights(name)]
+        for adapter in owners:
+            mine = torch.tensor([name == adapter for name in rows.names], device=x.device)
+            index = mine.repeat_interleave(len(x) // len(rows.names)).nonzero().flatten()
+            part = functional_call(
+                self.base_layer, self._tuned_weights(adapter), (x[index], *args), kwargs
+            )
+            output = output.index_copy(0, index, part)
         return output
 
     def _tuned_weights(self, adapter: str) -> dict[str, Tensor]:

@@ -7,14 +7,15 @@ that a model is either changed as planned or not at all."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from peft import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner
-from peft.utils.other import AuxiliaryTrainingWrapper
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from compacter.errors import AdapterError
@@ -23,6 +24,7 @@ from compacter.tuners.config import AdapterConfig
 from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
 from compacter.tuners.names import check_adapter_name
+from compacter.tuners.rows import BASE, Rows, batch_size, check_names, head_rows
 
 
 @dataclass
@@ -59,6 +61,8 @@ class Tuner(BaseTuner):
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}
     shared_kinds: ClassVar[tuple[str, ...]]
     output_layer_cls: ClassVar[type[TunerLayer]] = TunerLayer
+    one_adapter_only: ClassVar[str] = ""
+    """Why all rows of a batch must belong to one adapter, if they must."""
 
     @abstractmethod
     def plan(self, model: nn.Module, config: Any) -> Plan:
@@ -93,6 +97,7 @@ class Tuner(BaseTuner):
             self.peft_config.pop(adapter_name)  # under transformers it is the model's own
             raise
         super().inject_adapter(model, adapter_name, *args, **kwargs)
+        self.heads = self._find_heads()
         count_loss_once(model)
 
     def _check_fit(self, model: nn.Module, config: AdapterConfig) -> None:
@@ -189,12 +194,54 @@ class Tuner(BaseTuner):
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
         """Where PEFT asks a tuner for a batch whose rows belong to different adapters."""
-        if kwargs.get("adapter_names") is not None:
+        names = kwargs.get("adapter_names")
+        if names is None:
+            yield
+            return
+        shared = self._check_rows()
+        batch = batch_size(args, kwargs)
+        names = check_names(names, self.peft_config, batch)
+        shared.rows = rows = Rows(names, {n: self._alike(n) for n in names if n != BASE})
+        hooks = [
+            head.register_forward_hook(partial(_mix_head, rows), with_kwargs=True)
+            for head in self.heads
+        ]
+        if batch is None:
+            hooks.append(self.model.register_forward_pre_hook(_check_batch, with_kwargs=True))
+        try:
+            yield
+        finally:
+            shared.rows = None
+            for hook in hooks:
+                hook.remove()
+
+    def _check_rows(self) -> SharedParameters:
+        """Rows of one batch can belong to different adapters now."""
+        if self.one_adapter_only:
+            raise AdapterError(f"adapter_names were given, but {self.one_adapter_only}")
+        if self.training:
             raise AdapterError(
-                f"adapter_names={kwargs['adapter_names']}: rows of one batch cannot have different "
-                "adapters yet; set one for the whole batch with set_adapter()"
+                "adapter_names were given in training mode; rows of different adapters are for "
+                "inference: call model.eval() first, or train one adapter at a time"
             )
-        yield
+        shared: SharedParameters = getattr(self.model, SharedParameters.NAME)
+        if shared.merged:
+            raise AdapterError(
+                f"adapter_names were given, but the adapter {shared.merged_adapters[0]!r} is "
+                "merged into the base model, for all rows; call unmerge_adapter() first"
+            )
+        return shared
+
+    def _alike(self, adapter: str) -> Hashable:
+        """Equal for adapters whose rows can be computed together."""
+        config = self.peft_config[adapter]
+        return config.tensor_digest, getattr(config, "activation", None)
+
+    def _find_heads(self) -> list[ModulesToSaveWrapper]:
+        """Modules that adapters have whole, which stand among the modules of the base model."""
+        parents = base_modules(self.model).values()
+        children = (child for parent in parents for child in parent.children())
+        return [child for child in children if isinstance(child, ModulesToSaveWrapper)]
 
     def delete_adapter(self, adapter_name: str) -> None:
         """As PEFT's, where each layer picks the next active adapter among its own; layers need
@@ -307,6 +354,18 @@ class Tuner(BaseTuner):
                 if kind in self._plan.shared:
                     parameters[kind] = nn.Parameter(getattr(head, name).detach().clone())
         return parameters
+
+
+def _mix_head(
+    rows: Rows, head: ModulesToSaveWrapper, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any
+) -> Any:
+    return head_rows(rows, head, *args, **kwargs)
+
+
+def _check_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """PEFT's models for some tasks keep the batch to themselves; it is seen when it arrives."""
+    rows = getattr(model, SharedParameters.NAME).rows
+    check_names(rows.names, dict.fromkeys(rows.names), batch_size(args, kwargs))
 
 
 def meta_shapes(module: nn.Module, name: str) -> dict[str, tuple[int, ...]]:

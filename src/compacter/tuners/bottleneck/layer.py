@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import torch
@@ -14,6 +16,7 @@ from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
 from compacter.tuners.bottleneck.weights import Built, Source, built_weights
 from compacter.tuners.layers import SharedParameters, TunerLayer, in_dtype_of
+from compacter.tuners.rows import Group, Rows
 
 
 def make_projections(width: int, config: CompacterConfig) -> tuple[Projection, Projection]:
@@ -28,6 +31,44 @@ def make_projections(width: int, config: CompacterConfig) -> tuple[Projection, P
     down = make_projection(config.projection, width, config.bottleneck, **settings)
     up = make_projection(config.projection, config.bottleneck, width, **settings)
     return down, up
+
+
+@dataclass
+class RowProjection:
+    """The projections of several adapters at one place, each for the rows of its adapter."""
+
+    kind: type[Projection]
+    factors: list[Tensor]
+    bias: Tensor | None
+
+    @classmethod
+    def of(
+        cls, group: Group, projections: Sequence[Projection], shared: SharedParameters
+    ) -> RowProjection:
+        """Stacked over the adapters of the group. Factors are small and are laid out row by row at
+        once; matrices are gathered when they are used."""
+        kind = type(projections[0])
+
+        def stack(name: str) -> Tensor:
+            stacked = torch.stack([cast(Tensor, getattr(p, name)) for p in projections])
+            return group.gather(stacked) if kind.FACTORED else stacked
+
+        factors = {name: stack(name) for name in kind.FACTORS}
+        A = stack("A") if getattr(projections[0], "A", None) is not None else None
+        if A is None and shared.get("A", group.adapters[0]) is not None:
+            A = group.kept.get("A")
+            if A is None:
+                slow = torch.stack([cast(Tensor, shared.get("A", a)) for a in group.adapters])
+                A = group.kept["A"] = group.gather(slow) if kind.FACTORED else slow
+            A = A.to(next(iter(factors.values())).device)
+        bias = None if projections[0].bias is None else stack("bias")
+        return cls(kind, kind.prepare(factors, A), bias)
+
+    def __call__(self, group: Group, x: Tensor) -> Tensor:
+        if self.kind.FACTORED:
+            return self.kind.project(x, self.factors, self.bias)
+        bias = None if self.bias is None else group.gather(self.bias)
+        return self.kind.project(x, [group.gather(factor) for factor in self.factors], bias)
 
 
 class BottleneckLayer(TunerLayer):
@@ -76,6 +117,25 @@ class BottleneckLayer(TunerLayer):
             return built
         self.built = None
         return built_weights(self, adapter)
+
+    def has(self, adapter: str) -> bool:
+        return adapter in self.activations
+
+    def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
+        prepared = group.kept.get(self)
+        if prepared is None:
+            prepared = group.kept[self] = [
+                RowProjection.of(group, kind, self.shared)
+                for kind in zip(*map(self.projections, group.adapters), strict=True)
+            ]
+        down, up = prepared
+        activation = self.activations[group.adapters[0]]
+
+        def adapted(y: Tensor) -> Tensor:
+            change: Tensor = up(group, activation(down(group, y)))
+            return y + change
+
+        return in_dtype_of(down.factors[0], output, adapted)
 
     def projections(self, adapter: str) -> tuple[Projection, Projection]:
         modules: dict[str, Any] = self._modules  # by attribute it takes longer, in every pass
@@ -133,6 +193,27 @@ class BottleneckLayer(TunerLayer):
         return {**self.__dict__, "built": None}
 
 
+TORCH_NORMS = (nn.LayerNorm.forward, nn.RMSNorm.forward)
+
+
+class RowNorm(nn.Module):
+    """Norms of torch, whose fused operations take one set of parameters: the norm without them,
+    then a row of parameters for each row of a batch."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self._parameters = norm._parameters
+        self.bare = copy.copy(norm)
+        self.bare._parameters = dict.fromkeys(norm._parameters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.bare(x)
+        weight, bias = self._parameters["weight"], self._parameters.get("bias")
+        if weight is not None:
+            output = output * weight
+        return output if bias is None else output + bias
+
+
 class NormLayer(TunerLayer):
     """A layer norm of which every adapter has a trained copy."""
 
@@ -151,16 +232,49 @@ class NormLayer(TunerLayer):
         return cast(nn.Module, norms.get(adapter) if adapter in norms else modules["base_layer"])
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        if self.shared.rows is not None:
+            return self.forward_rows(self.shared.rows, *args, **kwargs)
+        return self._in_its_dtype(self.active_norm(), *args, **kwargs)
+
+    def _in_its_dtype(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """In the dtype of the copy: float32 under a half-precision base, whose steps around 1
         (2^-8 in bfloat16) would swallow most updates."""
-        norm, unchanged = self.active_norm(), cast(nn.Module, self._modules["base_layer"])
-        trained, base = _first_parameter(norm), _first_parameter(unchanged)
+        base = _first_parameter(cast(nn.Module, self._modules["base_layer"]))
+        trained = _first_parameter(norm)
         output: Tensor
         if trained.dtype == base.dtype:
             output = norm(*args, **kwargs)
         else:
             output = norm(args[0].to(trained.dtype), *args[1:], **kwargs).to(base.dtype)
         return output
+
+    def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        groups = [group for group in rows.groups if self.has(group.adapters[0])]
+        covered = len(groups) == 1 and groups[0].is_all
+        output = x if covered else self.base_layer(x, *args, **kwargs)
+        if not groups:
+            return output
+        folded, inputs = rows.fold(output), rows.fold(x)
+        for group in groups:
+            norm = group.kept.get(self)
+            if norm is None:
+                norm = group.kept[self] = self._row_norm(group)
+            part = self._in_its_dtype(norm, group.rows_of(inputs), *args, **kwargs)
+            folded = group.put(folded, part)
+        return folded.reshape(x.shape)
+
+    def _row_norm(self, group: Group) -> nn.Module:
+        """The norm with a row of parameters for each row of a batch."""
+        norms = [self.compacter_norm[adapter] for adapter in group.adapters]
+        rows = {
+            name: group.gather(torch.stack([cast(Tensor, getattr(n, name)) for n in norms]))
+            for name, parameter in norms[0]._parameters.items()
+            if parameter is not None
+        }
+        norm = copy.copy(norms[0])
+        parameters: dict[str, Any] = dict.fromkeys(norm._parameters)
+        norm._parameters = parameters | {name: stack.unsqueeze(1) for name, stack in rows.items()}
+        return RowNorm(norm) if type(norm).forward in TORCH_NORMS else norm
 
     @property
     def weight(self) -> Tensor:
