@@ -87,6 +87,12 @@ class Rows:
             )
 
 
+def stack_of(parameters: Sequence[Mapping[str, Any]], name: str) -> Tensor:
+    """The parameters of that name of several modules; by their dictionaries, since to ask a module
+    for an attribute takes longer than to stack it."""
+    return torch.stack([each[name] for each in parameters])
+
+
 def head_rows(rows: Rows, head: ModulesToSaveWrapper, x: Tensor, *args: Any, **kwargs: Any) -> Any:
     """The output of a module that adapters have whole, each row by its own adapter's."""
     rows.check(x)

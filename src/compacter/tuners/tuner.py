@@ -23,7 +23,7 @@ from compacter.models import base_modules, count_loss_once, output_layer
 from compacter.tuners.config import AdapterConfig
 from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
-from compacter.tuners.names import check_adapter_name
+from compacter.tuners.names import check_adapter_name, parts_of_paths
 from compacter.tuners.rows import BASE, Rows, batch_size, check_names, head_rows
 
 
@@ -89,15 +89,15 @@ class Tuner(BaseTuner):
     ) -> None:
         config: AdapterConfig = self.peft_config[adapter_name]
         try:
-            check_adapter_name(adapter_name, model, self.prefix)
+            check_adapter_name(adapter_name, parts_of_paths(model), self.prefix)
             self._plan = self.plan(model, config)
             self._check_fit(model, config)
-            self._check_stored(model, config)
+            self.check_stored(self._plan, model, config)
         except ValueError:
             self.peft_config.pop(adapter_name)  # under transformers it is the model's own
             raise
         super().inject_adapter(model, adapter_name, *args, **kwargs)
-        self.heads = self._find_heads()
+        self.places = dict(_places(model))
         count_loss_once(model)
 
     def _check_fit(self, model: nn.Module, config: AdapterConfig) -> None:
@@ -140,9 +140,9 @@ class Tuner(BaseTuner):
                 f"out of modules_to_save={config.modules_to_save}"
             )
 
-    def _check_stored(self, model: nn.Module, config: AdapterConfig) -> None:
+    def check_stored(self, plan: Plan, model: nn.Module, config: AdapterConfig) -> None:
         """An adapter that is being loaded is the one that its settings call for on this model."""
-        expected = self._plan.shapes(self.prefix)
+        expected = plan.shapes(self.prefix)
         digest = shapes_digest(expected)
         if config.stored is not None:
             check_shapes(expected | _saved_whole(model, config), config.stored, config.origin)
@@ -204,7 +204,8 @@ class Tuner(BaseTuner):
         shared.rows = rows = Rows(names, {n: self._alike(n) for n in names if n != BASE})
         hooks = [
             head.register_forward_hook(partial(_mix_head, rows), with_kwargs=True)
-            for head in self.heads
+            for head in self.places.values()
+            if isinstance(head, ModulesToSaveWrapper)
         ]
         if batch is None:
             hooks.append(self.model.register_forward_pre_hook(_check_batch, with_kwargs=True))
@@ -236,12 +237,6 @@ class Tuner(BaseTuner):
         """Equal for adapters whose rows can be computed together."""
         config = self.peft_config[adapter]
         return config.tensor_digest, getattr(config, "activation", None)
-
-    def _find_heads(self) -> list[ModulesToSaveWrapper]:
-        """Modules that adapters have whole, which stand among the modules of the base model."""
-        parents = base_modules(self.model).values()
-        children = (child for parent in parents for child in parent.children())
-        return [child for child in children if isinstance(child, ModulesToSaveWrapper)]
 
     def delete_adapter(self, adapter_name: str) -> None:
         """As PEFT's, where each layer picks the next active adapter among its own; layers need
@@ -354,6 +349,21 @@ class Tuner(BaseTuner):
                 if kind in self._plan.shared:
                     parameters[kind] = nn.Parameter(getattr(head, name).detach().clone())
         return parameters
+
+
+def _places(
+    module: nn.Module, path: str = ""
+) -> Iterator[tuple[str, SwitchableLayer | ModulesToSaveWrapper]]:
+    """Path -> layer or module trained whole, without a look at the adapters in them, which are
+    many more."""
+    for name, child in module.named_children():
+        place = f"{path}.{name}" if path else name
+        if isinstance(child, SwitchableLayer | ModulesToSaveWrapper):
+            yield place, child
+        if isinstance(child, TunerLayer):
+            yield from _places(child.base_layer, f"{place}.base_layer")
+        elif not isinstance(child, SwitchableLayer | ModulesToSaveWrapper):
+            yield from _places(child, place)
 
 
 def _mix_head(

@@ -16,7 +16,7 @@ from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
 from compacter.tuners.bottleneck.weights import Built, Source, built_weights
 from compacter.tuners.layers import SharedParameters, TunerLayer, in_dtype_of
-from compacter.tuners.rows import Group, Rows
+from compacter.tuners.rows import Group, Rows, stack_of
 
 
 def make_projections(width: int, config: CompacterConfig) -> tuple[Projection, Projection]:
@@ -47,21 +47,20 @@ class RowProjection:
     ) -> RowProjection:
         """Stacked over the adapters of the group. Factors are small and are laid out row by row at
         once; matrices are gathered when they are used."""
-        kind = type(projections[0])
+        kind, parameters = type(projections[0]), [p._parameters for p in projections]
 
         def stack(name: str) -> Tensor:
-            stacked = torch.stack([cast(Tensor, getattr(p, name)) for p in projections])
+            stacked = stack_of(parameters, name)
             return group.gather(stacked) if kind.FACTORED else stacked
 
         factors = {name: stack(name) for name in kind.FACTORS}
-        A = stack("A") if getattr(projections[0], "A", None) is not None else None
-        if A is None and shared.get("A", group.adapters[0]) is not None:
-            A = group.kept.get("A")
-            if A is None:
-                slow = torch.stack([cast(Tensor, shared.get("A", a)) for a in group.adapters])
-                A = group.kept["A"] = group.gather(slow) if kind.FACTORED else slow
+        A: Tensor | None = stack("A") if "A" in parameters[0] else group.kept.get("A")
+        if A is None and group.adapters[0] in shared.holder("A"):
+            slow = torch.stack([shared.holder("A")[adapter] for adapter in group.adapters])
+            A = group.kept["A"] = group.gather(slow) if kind.FACTORED else slow
+        if A is not None:
             A = A.to(next(iter(factors.values())).device)
-        bias = None if projections[0].bias is None else stack("bias")
+        bias = stack("bias") if "bias" in parameters[0] else None
         return cls(kind, kind.prepare(factors, A), bias)
 
     def __call__(self, group: Group, x: Tensor) -> Tensor:
@@ -265,15 +264,16 @@ class NormLayer(TunerLayer):
 
     def _row_norm(self, group: Group) -> nn.Module:
         """The norm with a row of parameters for each row of a batch."""
-        norms = [self.compacter_norm[adapter] for adapter in group.adapters]
-        rows = {
-            name: group.gather(torch.stack([cast(Tensor, getattr(n, name)) for n in norms]))
-            for name, parameter in norms[0]._parameters.items()
-            if parameter is not None
+        norms: dict[str, Any] = cast(nn.ModuleDict, self._modules["compacter_norm"])._modules
+        parameters = [norms[adapter]._parameters for adapter in group.adapters]
+        rows: dict[str, Any] = {
+            name: None
+            if parameter is None
+            else group.gather(stack_of(parameters, name)).unsqueeze(1)
+            for name, parameter in parameters[0].items()
         }
-        norm = copy.copy(norms[0])
-        parameters: dict[str, Any] = dict.fromkeys(norm._parameters)
-        norm._parameters = parameters | {name: stack.unsqueeze(1) for name, stack in rows.items()}
+        norm = copy.copy(norms[group.adapters[0]])
+        norm._parameters = rows
         return RowNorm(norm) if type(norm).forward in TORCH_NORMS else norm
 
     @property
