@@ -406,3 +406,25 @@ def test_layers_that_are_skipped_at_random():
         extra = found.keys() - expected.keys()
         assert not any(found[name].any() for name in extra)
         assert_same({n: found[n] for n in expected}, expected)
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_a_compiler_is_shown_one_build(family):
+    """Beyond the dense adapter's, the graph has one product for down and one for up."""
+
+    def products(method):
+        torch._dynamo.reset()
+        graphs = []
+
+        def backend(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        model, inputs = attach_tiny(family, method), inputs_of(family)
+        scramble(model, std=0.1)
+        found = torch.compile(model, backend=backend, fullgraph=True)(**inputs)
+        torch.testing.assert_close(found.logits, model(**inputs).logits)
+        (graph,) = graphs
+        return sum("matmul" in str(node.target) for node in graph.graph.nodes)
+
+    assert products("compacter") == products("adapter") + 2

@@ -26,7 +26,7 @@ CASES = [
 ]
 
 
-def saved(family, method, count, folder, **settings):
+def saved_adapters(family, method, count, folder, **settings):
     """Folders of adapters that differ, and the logits of each alone."""
     folders, expected = {}, {}
     for index in range(count):
@@ -47,7 +47,7 @@ def first_of(family, folders):
 
 @pytest.mark.parametrize(("family", "method", "settings"), CASES)
 def test_loaded_at_once_as_loaded_alone(family, method, settings, tmp_path):
-    folders, expected = saved(family, method, 3, tmp_path, **settings)
+    folders, expected = saved_adapters(family, method, 3, tmp_path, **settings)
     model, others = first_of(family, folders)
     compacter.load_adapters(model, others)
     assert list(model.peft_config) == list(folders)
@@ -68,7 +68,7 @@ def test_loaded_at_once_as_loaded_alone(family, method, settings, tmp_path):
 
 
 def test_they_can_be_saved_trained_deleted_and_mixed(tmp_path):
-    folders, expected = saved("t5", "compacter", 4, tmp_path / "in")
+    folders, expected = saved_adapters("t5", "compacter", 4, tmp_path / "in")
     model, others = first_of("t5", folders)
     compacter.load_adapters(model, others)
     inputs = inputs_of("t5")
@@ -88,8 +88,10 @@ def test_they_can_be_saved_trained_deleted_and_mixed(tmp_path):
 
 
 def test_adapters_of_several_settings(tmp_path):
-    folders, expected = saved("t5", "compacter", 2, tmp_path / "a", bottleneck=8)
-    wide, logits_of_wide = saved("t5", "compacter", 2, tmp_path / "b", bottleneck=12, drop_layers=1)
+    folders, expected = saved_adapters("t5", "compacter", 2, tmp_path / "a", bottleneck=8)
+    wide, logits_of_wide = saved_adapters(
+        "t5", "compacter", 2, tmp_path / "b", bottleneck=12, drop_layers=1
+    )
     folders |= {f"wide-{i}": folder for i, folder in enumerate(wide.values())}
     expected |= {f"wide-{i}": value for i, value in enumerate(logits_of_wide.values())}
     model, others = first_of("t5", folders)
@@ -112,7 +114,7 @@ def test_each_further_adapter_takes_its_parameters_and_no_more(tmp_path):
                 held[storage.data_ptr()] = storage.nbytes()
         return sum(held.values())
 
-    folders, _ = saved("t5", "compacter", 6, tmp_path)
+    folders, _ = saved_adapters("t5", "compacter", 6, tmp_path)
     model, others = first_of("t5", folders)
     own = sum(p.nbytes for n, p in model.named_parameters() if ".task-0" in n)
     inputs = inputs_of("t5")
@@ -128,7 +130,7 @@ def test_each_further_adapter_takes_its_parameters_and_no_more(tmp_path):
 
 def test_time_does_not_grow_with_the_number_of_adapters(tmp_path, monkeypatch):
     """Counted as modules that are looked at."""
-    folders, _ = saved("t5", "compacter", 13, tmp_path)
+    folders, _ = saved_adapters("t5", "compacter", 13, tmp_path)
     looks = Counter()
     named_modules = nn.Module.named_modules
 
@@ -151,7 +153,7 @@ def test_time_does_not_grow_with_the_number_of_adapters(tmp_path, monkeypatch):
 def test_a_mixed_batch_costs_the_same_with_many_loaded(family, tmp_path):
     """Counted as Python calls, which is what many modules would add."""
 
-    folders, _ = saved(family, "compacter", 12, tmp_path)
+    folders, _ = saved_adapters(family, "compacter", 12, tmp_path)
     model, others = first_of(family, folders)
     inputs, names = inputs_of(family), ["task-0", "task-1"]
 
@@ -177,7 +179,7 @@ def test_a_mixed_batch_costs_the_same_with_many_loaded(family, tmp_path):
 
 
 def test_nothing_is_changed_if_one_does_not_fit(tmp_path):
-    folders, _ = saved("t5", "compacter", 3, tmp_path)
+    folders, _ = saved_adapters("t5", "compacter", 3, tmp_path)
     model, others = first_of("t5", folders)
     other = attach_tiny("llama", "compacter")
     bitfit = get_peft_model(TINY["t5"](), BitFitConfig())
@@ -202,7 +204,7 @@ def test_nothing_is_changed_if_one_does_not_fit(tmp_path):
 
 
 def test_under_a_half_precision_base(tmp_path):
-    folders, _ = saved("t5", "compacter", 3, tmp_path)
+    folders, _ = saved_adapters("t5", "compacter", 3, tmp_path)
     name, *rest = folders
     base = TINY["t5"]().to(torch.bfloat16)
     model = PeftModel.from_pretrained(base, folders[name], adapter_name=name)
@@ -213,7 +215,7 @@ def test_under_a_half_precision_base(tmp_path):
 
 
 def test_beside_an_adapter_that_is_trained(tmp_path):
-    folders, expected = saved("t5", "compacter", 2, tmp_path)
+    folders, expected = saved_adapters("t5", "compacter", 2, tmp_path)
     model = get_peft_model(TINY["t5"](), CompacterConfig(bottleneck=24))
     before = {n for n, p in model.named_parameters() if p.requires_grad}
     compacter.load_adapters(model, folders)

@@ -37,10 +37,13 @@ def build(
     built: list[Any] = [None] * len(projections)
     for (kind, own, _, _, device), indices in alike.items():
         columns = [*kind.FACTORS, "A"] if own else kind.FACTORS
-        tensors = [projections[i]._parameters[name] for name in columns for i in indices]
+        tensors: list[Any] = [projections[i]._parameters[n] for n in columns for i in indices]
         if A is not None and not own:
-            tensors.append(A.to(device))  # type: ignore[arg-type]
-        together = _Build.apply(kind, len(indices), backward or Backward(), *tensors)  # type: ignore[no-untyped-call]
+            tensors.append(A.to(device))
+        if torch.compiler.is_compiling():  # a compiler decides itself what to keep
+            together = kind.matrices(*_stacks(kind, tensors, len(indices))).unbind()
+        else:
+            together = _Build.apply(kind, len(indices), backward or Backward(), *tensors)  # type: ignore[no-untyped-call]
         for index, W in zip(indices, together, strict=True):
             built[index] = W
     return built

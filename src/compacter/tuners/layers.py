@@ -98,6 +98,7 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self.adapters: dict[str, None] = {}
         self.layers: list[TunerLayer] = []
         self.rows: Rows | None = None
+        self.is_traced = False
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:

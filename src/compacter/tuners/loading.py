@@ -34,8 +34,8 @@ def load_adapters(model: PeftModel, adapters: Mapping[str, str | os.PathLike[str
     """Load adapters, name -> folder or hub repository, beside those that the model has. All are
     frozen, and the active adapter stays active.
 
-    As `model.load_adapter` for each of them, in a time that does not grow with their number. All
-    files are checked before the model is changed."""
+    As `model.load_adapter` for each of them, which also puts the model in evaluation mode, but in a
+    time that does not grow with their number. All files are checked before the model is changed."""
     tuner = getattr(model, "base_model", None)
     if not isinstance(tuner, Tuner):
         raise AdapterError(
@@ -51,6 +51,7 @@ def load_adapters(model: PeftModel, adapters: Mapping[str, str | os.PathLike[str
             model.load_adapter(folder, adapter_name=name)
         else:
             _add_beside(tuner, sibling, name, config, load_peft_weights(folder, device="cpu"))
+    model.eval()
 
 
 def _check(

@@ -387,17 +387,20 @@ def saved_whole_paths(model: nn.Module, config: AdapterConfig) -> set[str]:
     """Paths of all modules that PEFT trains and saves whole, and of everything inside them. PEFT
     takes every module whose path ends with one of the names, as "pre_classifier" does with
     "classifier"."""
-    names = tuple(config.modules_to_save or ())
+    if not config.modules_to_save:
+        return set()
+    names = tuple(config.modules_to_save)
     paths = list(base_modules(model))
-    roots = [path for path in paths if names and path.endswith(names)]
+    roots = [path for path in paths if path.endswith(names)]
     return {path for path in paths if any(f"{path}.".startswith(f"{root}.") for root in roots)}
 
 
 def _saved_whole(model: nn.Module, config: AdapterConfig) -> dict[str, tuple[int, ...]]:
     """The expected shapes of stored tensors that belong to modules saved whole (heads)."""
-    modules = base_modules(model)
+    paths = saved_whole_paths(model, config)
+    modules = base_modules(model) if paths else {}
     return {
         f"{MODEL_PREFIX}{path}.{name}": tuple(tensor.shape)
-        for path in saved_whole_paths(model, config)
+        for path in paths
         for name, tensor in modules[path].state_dict().items()
     }

@@ -110,7 +110,7 @@ class BottleneckLayer(TunerLayer):
 
     def _find_built(self, adapter: str) -> Built | None:
         if torch.compiler.is_compiling():
-            return None
+            return self.built if self.shared.is_traced else None
         built = self.built
         if built is not None and built.projections == self.projections(adapter) and built.take():
             return built
@@ -143,10 +143,11 @@ class BottleneckLayer(TunerLayer):
             modules["compacter_up"]._modules[adapter],
         )
 
-    def fellows(self, adapter: str) -> list[BottleneckLayer]:
-        """All layers of the model, this one included, that have an adapter of that name."""
-        layers = self.shared.layers
-        return [m for m in layers if isinstance(m, BottleneckLayer) and adapter in m.activations]
+    @staticmethod
+    def all_with(adapter: str, shared: SharedParameters) -> list[BottleneckLayer]:
+        """All layers of a model where that adapter has matrices to build."""
+        layers = [m for m in shared.layers if isinstance(m, BottleneckLayer) and m.has(adapter)]
+        return [m for m in layers if not isinstance(m.projections(adapter)[0], Dense)]
 
     def sources(self, adapter: str) -> list[Source] | None:
         """What the matrices are made of; None if a parameter is not as it was made."""

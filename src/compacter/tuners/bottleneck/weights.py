@@ -5,8 +5,8 @@ While an adapter is trained, what was built serves every layer once, and none af
 the next forward pass builds again. While nothing is trained it is kept until a parameter changes,
 so that decoding does not build at every token. A pass of the whole model has no part in this, so
 its encoder can be called alone; and where a parameter is not what it was when the adapter was made
-(sharded, replicated, replaced by a function transform, traced by a compiler), a layer computes by
-its own formula."""
+(sharded, replicated, replaced by a function transform), a layer computes by its own formula. Only a
+compiler is shown a whole pass, at the beginning of which everything is built."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
     if trained and torch._C._current_graph_task_id() != -1:
         # A checkpointed block is run again, inside of the backward pass; other blocks are not
         return _build(adapter, [(layer, own)], trained)[0]
-    members = [(m, m.sources(adapter)) for m in layer.fellows(adapter)]
+    members = [(m, m.sources(adapter)) for m in layer.all_with(adapter, layer.shared)]
     whole = [(m, sources) for m, sources in members if sources is not None]
     if layer not in (m for m, _ in whole):  # a replica of a layer
         return None
@@ -113,3 +113,12 @@ def _build(
 
 def _requires_grad(sources: Sequence[Source]) -> bool:
     return any([source.parameter.requires_grad for source in sources])  # noqa: C419
+
+
+def trace_weights(layers: Sequence[BottleneckLayer], adapter: str, A: Tensor | None) -> None:
+    """Build for a compiler, which traces a pass as a whole and has its own ways to save memory."""
+    pairs = [layer.projections(adapter) for layer in layers]
+    matrices = build([projection for pair in pairs for projection in pair], A)
+    for i, layer in enumerate(layers):
+        down, up = matrices[2 * i].t(), matrices[2 * i + 1].t()
+        layer.built = Built(pairs[i], down, up, [], False, Backward())
