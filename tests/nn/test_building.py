@@ -110,9 +110,12 @@ def test_one_operation_for_each_shape(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_of_gradients(kind):
+@pytest.mark.parametrize("frozen", [True, False])
+def test_gradients_of_gradients(kind, frozen):
     made, A = projections(kind, 2, True)
-    parameters = parameters_of(made, A)
+    if frozen and A is not None:
+        A.requires_grad_(False)
+    parameters = [p for p in parameters_of(made, A) if p.requires_grad]
 
     def second(matrices):
         first = torch.autograd.grad([(W**2).sum() for W in matrices], parameters, create_graph=True)

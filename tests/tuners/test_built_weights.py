@@ -319,7 +319,11 @@ def test_function_transforms_fall_back_to_the_formula():
     def loss(values):
         return functional_call(model, values, kwargs=inputs).loss
 
-    assert_same(torch.func.grad(loss)(parameters), gradients(model, inputs))
+    expected = gradients(model, inputs)
+    assert_same(torch.func.grad(loss)(parameters), expected)
+    slow = {SLOW: parameters[SLOW].clone().requires_grad_()}  # A alone, without a transform
+    loss(slow).backward()
+    assert_same({SLOW: slow[SLOW].grad}, {SLOW: expected[SLOW]})
 
 
 def test_a_layer_whose_parameters_are_elsewhere_is_left_out(builds):

@@ -2,7 +2,7 @@
 
 Built one by one, each W costs a handful of tiny operations, and autograd keeps what they make in
 between. Here all projections of equal shapes are built by one batched formula, and nothing is kept
-for the backward pass but the parameters: the formula is run again there."""
+for the backward pass but the parameters, from which gradients are computed anew."""
 
 from __future__ import annotations
 

@@ -133,8 +133,9 @@ class Projection(nn.Module, ABC):
         such that they have gradients themselves."""
         inputs = [*factors.values()] if A is None else [*factors.values(), A]
         with torch.enable_grad():
-            if not again:
-                inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+            inputs = [
+                x if again and x.requires_grad else x.detach().requires_grad_() for x in inputs
+            ]
             slow = None if A is None else inputs[-1]
             W = cls.matrices(dict(zip(factors, inputs, strict=False)), slow)
             return torch.autograd.grad(W, inputs, gradient, create_graph=again)

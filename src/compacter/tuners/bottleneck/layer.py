@@ -151,33 +151,26 @@ class BottleneckLayer(TunerLayer):
 
     def sources(self, adapter: str) -> list[Source] | None:
         """What the matrices are made of; None if a parameter is not as it was made."""
-        found = []
-        slow = self.shared.holder("A")
-        places = self._places(adapter)
-        for (holder, name), shape in zip(places, self.shapes[adapter], strict=False):
-            parameter = holder[name]
-            if (
-                type(parameter) is not nn.Parameter
-                or parameter.shape != shape
-                or parameter.is_meta
-                or parameter.is_inference()
-            ):
-                return None
-            found.append(Source(holder, name, parameter))
-        if len(found) != len(self.shapes[adapter]):
+        places, shapes = self._places(adapter), self.shapes[adapter]
+        if len(places) != len(shapes):
             return None
-        if adapter in slow:
-            found.append(Source(slow, adapter, slow[adapter]))
-        return found
+        for (holder, name), shape in zip(places, shapes, strict=True):
+            parameter = holder[name]
+            is_plain = type(parameter) is nn.Parameter and not parameter.is_inference()
+            if not is_plain or parameter.is_meta or parameter.shape != shape:
+                return None
+        return [Source(holder, name, holder[name]) for holder, name in places]
 
     def _places(self, adapter: str) -> list[tuple[dict[str, Any], str]]:
-        """Where the parameters are that the matrices are made of, without shared ones."""
-        return [
+        """Where the parameters are that the matrices are made of."""
+        own = [
             (projection._parameters, name)
             for projection in self.projections(adapter)
             for name in projection._parameters
             if name != "bias"
         ]
+        slow = self.shared.holder("A")
+        return [*own, (slow, adapter)] if adapter in slow else own
 
     def delete_adapter(self, adapter_name: str) -> None:
         self.built = None
