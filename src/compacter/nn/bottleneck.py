@@ -11,6 +11,8 @@ from compacter.nn.projections import Projection
 
 Activation = Callable[[Tensor], Tensor]
 
+_linear = nn.functional.linear
+
 
 def bottleneck(
     y: Tensor,
@@ -25,11 +27,10 @@ def bottleneck(
 
 
 def bottleneck_of(
-    y: Tensor, down: Projection, W: Tensor, activation: Activation, up: Projection, V: Tensor
+    y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
 ) -> Tensor:
-    """The same with the matrices of the projections given, transposed: W of down, V of up."""
-    linear = nn.functional.linear
-    return y + linear(activation(linear(y, W, down.bias)), V, up.bias)
+    """The same with W and b of down, V and c of up given; the matrices transposed."""
+    return y + _linear(activation(_linear(y, W, b)), V, c)
 
 
 class Bottleneck(nn.Module):

@@ -120,8 +120,11 @@ class SharedParameters(SwitchableLayer, nn.Module):
         if self._disable_adapters or self.merged_adapters:
             return None
         names = self._active_adapter  # not by PEFT's properties: every layer of every pass asks
-        name = names if isinstance(names, str) else next(iter(names), None)
-        return name if name in self.adapters else None
+        if type(names) is not str:
+            if not names:
+                return None
+            names = names[0]
+        return names if names in self.adapters else None
 
     def get_base_layer(self) -> nn.Module:
         """A module of the base model: tells PEFT the device and dtype to put parameters on."""
@@ -189,7 +192,7 @@ class TunerLayer(SwitchableLayer, nn.Module):
         return any(adapter in getattr(self, name) for name in self.adapter_layer_names)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        shared, base_layer = self.shared, self._modules["base_layer"]
+        shared, base_layer = self._shared[0], self._modules["base_layer"]
         assert base_layer is not None
         if shared.rows is not None:
             return self.forward_rows(shared.rows, *args, **kwargs)

@@ -91,31 +91,35 @@ class BottleneckLayer(TunerLayer):
         self.compacter_down[adapter], self.compacter_up[adapter] = make_projections(width, config)
         self.activations[adapter] = find_activation(config.activation)
         self.shapes[adapter] = [holder[name].shape for holder, name in self._places(adapter)]
+        self.built = None
 
     def adapt(self, adapter: str, output: Tensor) -> Tensor:
         activation = self.activations.get(adapter)
         if activation is None:
             return output
         down, up = self.projections(adapter)
-        built = None if isinstance(down, Dense) else self._find_built(adapter)
-        if built is not None:
-            W, V = built.down, built.up
-            return in_dtype_of(W, output, lambda y: bottleneck_of(y, down, W, activation, up, V))
-        A = self.shared.get("A", adapter)
-        if A is not None:
-            A = A.to(output.device)
-        return in_dtype_of(
-            next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
-        )
+        built = self._find_built(adapter, down)
+        if built is None:
+            A = self.shared.get("A", adapter)
+            if A is not None:
+                A = A.to(output.device)
+            return in_dtype_of(
+                next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
+            )
+        W, V, compute = built.down, built.up, activation.forward
+        b, c = down._parameters.get("bias"), up._parameters.get("bias")
+        if W.dtype is output.dtype:
+            return bottleneck_of(output, W, b, compute, V, c)
+        return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, compute, V, c))
 
-    def _find_built(self, adapter: str) -> Built | None:
-        if torch.compiler.is_compiling():
-            return self.built if self.shared.is_traced else None
+    def _find_built(self, adapter: str, down: Projection) -> Built | None:
         built = self.built
-        if built is not None and built.projections == self.projections(adapter) and built.take():
+        if torch.compiler.is_compiling():
+            return built if self.shared.is_traced else None
+        if built is not None and built.adapter == adapter and built.take():
             return built
         self.built = None
-        return built_weights(self, adapter)
+        return None if isinstance(down, Dense) else built_weights(self, adapter)
 
     def has(self, adapter: str) -> bool:
         return adapter in self.activations
@@ -220,25 +224,26 @@ class NormLayer(TunerLayer):
         self.compacter_norm[adapter] = copy.deepcopy(self.get_base_layer())
 
     def active_norm(self) -> nn.Module:
-        adapter, modules = self.shared.active, self._modules
-        norms = cast(nn.ModuleDict, modules["compacter_norm"])._modules
-        return cast(nn.Module, norms.get(adapter) if adapter in norms else modules["base_layer"])
+        modules: dict[str, Any] = self._modules
+        norm: nn.Module = modules["compacter_norm"]._modules.get(self._shared[0].active)
+        return modules["base_layer"] if norm is None else norm
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        if self.shared.rows is not None:
-            return self.forward_rows(self.shared.rows, *args, **kwargs)
+        rows = self._shared[0].rows
+        if rows is not None:
+            return self.forward_rows(rows, *args, **kwargs)
         return self._in_its_dtype(self.active_norm(), *args, **kwargs)
 
     def _in_its_dtype(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """In the dtype of the copy: float32 under a half-precision base, whose steps around 1
         (2^-8 in bfloat16) would swallow most updates."""
-        base = _first_parameter(cast(nn.Module, self._modules["base_layer"]))
-        trained = _first_parameter(norm)
+        base: Any = self._modules["base_layer"]
+        trained_as, stored_as = _dtype(norm), _dtype(base)
         output: Tensor
-        if trained.dtype == base.dtype:
+        if trained_as is stored_as:
             output = norm(*args, **kwargs)
         else:
-            output = norm(args[0].to(trained.dtype), *args[1:], **kwargs).to(base.dtype)
+            output = norm(args[0].to(trained_as), *args[1:], **kwargs).to(stored_as)
         return output
 
     def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -279,5 +284,8 @@ class NormLayer(TunerLayer):
         return cast(Tensor, self.active_norm().bias)
 
 
-def _first_parameter(module: nn.Module) -> Tensor:
-    return cast(Tensor, next(iter(module._parameters.values())))
+def _dtype(norm: nn.Module) -> torch.dtype:
+    for parameter in norm._parameters.values():
+        assert parameter is not None
+        return parameter.dtype
+    raise AssertionError("a layer norm that is adapted has parameters")

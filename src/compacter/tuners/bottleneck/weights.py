@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from compacter.nn import Backward, Projection, build
+from compacter.nn import Backward, build
 
 if TYPE_CHECKING:
     from compacter.tuners.bottleneck.layer import BottleneckLayer
@@ -44,9 +44,10 @@ class Source:
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """The matrices of one layer, transposed, as torch's linear takes them."""
+    """The matrices of one layer, transposed, as torch's linear takes them. They are asked for in
+    every forward pass of every layer, hence the short cuts."""
 
-    projections: tuple[Projection, Projection]
+    adapter: str
     down: Tensor
     up: Tensor
     sources: list[Source]
@@ -56,19 +57,23 @@ class Built:
 
     def take(self) -> bool:
         """Whether the matrices can be used now; while they are trained, that is so once."""
-        trained = torch.is_grad_enabled() and _requires_grad(self.sources)
-        if trained != self.trained or (trained and (self.used or self.backward.reached)):
-            return False
+        if self.trained or torch.is_grad_enabled():
+            trained = torch.is_grad_enabled() and _requires_grad(self.sources)
+            if trained != self.trained or (trained and (self.used or self.backward.reached)):
+                return False
+            if trained and [s.parameter.requires_grad for s in self.sources] != [
+                s.trained for s in self.sources
+            ]:
+                return False
+            self.used = True
         for source in self.sources:
             parameter = source.parameter
             if (
                 source.holder.get(source.name) is not parameter
                 or parameter._version != source.version
                 or parameter.data_ptr() != source.pointer
-                or parameter.requires_grad != source.trained
             ):
                 return False
-        self.used = True
         return True
 
 
@@ -106,7 +111,7 @@ def _build(
         built = build([projection for pair in pairs for projection in pair], A, backward)
         matrices = [W.t() for W in built]
     return [
-        Built(pairs[i], matrices[2 * i], matrices[2 * i + 1], sources, trained, backward)
+        Built(adapter, matrices[2 * i], matrices[2 * i + 1], sources, trained, backward)
         for i, (_, sources) in enumerate(layers)
     ]
 
@@ -121,4 +126,4 @@ def trace_weights(layers: Sequence[BottleneckLayer], adapter: str, A: Tensor | N
     matrices = build([projection for pair in pairs for projection in pair], A)
     for i, layer in enumerate(layers):
         down, up = matrices[2 * i].t(), matrices[2 * i + 1].t()
-        layer.built = Built(pairs[i], down, up, [], False, Backward())
+        layer.built = Built(adapter, down, up, [], False, Backward())
