@@ -7,7 +7,7 @@ PEFT's generic loops freeze, switch, save, load and delete both, because both ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -248,6 +248,13 @@ class TunerLayer(SwitchableLayer, nn.Module):
             for name, tensor in found.items()
             if tensor is not None
         }
+
+    @property
+    def weight(self) -> Tensor:
+        """As PEFT's, without its search, since T5 asks for it several times in every pass."""
+        base_layer: Any = self._modules["base_layer"]
+        weight: Tensor | None = base_layer._parameters.get("weight")
+        return cast(Tensor, super().weight) if weight is None else weight
 
     def merge_into_base(self, adapter: str) -> None:
         if self._owns_output_weights:
