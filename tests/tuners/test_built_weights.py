@@ -238,6 +238,35 @@ def test_a_change_is_never_missed(change):
     torch.testing.assert_close(after, logits(by_formula(model), **inputs), rtol=0, atol=1e-6)
 
 
+def change_unseen(model):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data.mul_(1.2)
+
+
+def test_training_steps_that_autograd_does_not_see():
+    """Some optimisers write to `parameter.data`, or past torch altogether."""
+    model, inputs = compacted().train(), inputs_of("t5")
+    for with_backward in (True, False, True):
+        expected = by_formula(model)(**inputs).loss.item()
+        loss = model(**inputs).loss
+        assert loss.item() == pytest.approx(expected, rel=1e-9)
+        if with_backward:
+            loss.backward()
+        change_unseen(model)
+
+
+def test_what_an_encoder_was_trained_with_does_not_serve_a_later_decoder():
+    model, inputs = compacted().train(), inputs_of("t5")
+    bare = model.get_base_model()
+    encoded = bare.encoder(input_ids=inputs["input_ids"])
+    encoded.last_hidden_state.square().sum().backward()
+    change_unseen(model)
+    given = {"encoder_outputs": (encoded.last_hidden_state.detach(),), "labels": inputs["labels"]}
+    expected = by_formula(model)(**given).loss.item()
+    assert model(**given).loss.item() == pytest.approx(expected, rel=1e-9)
+
+
 def test_disabled_adapters_are_not_used():
     model, inputs = compacted(), inputs_of("t5")
     logits(model, **inputs)
