@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compacter.training.api import compare, train
     from compacter.training.inference import evaluate, predict
     from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
+    from compacter.tuners.loading import load_adapters
 
 try:
     __version__ = version("compacter-peft")
@@ -35,6 +36,7 @@ __all__ = [
     "attach",
     "compare",
     "evaluate",
+    "load_adapters",
     "predict",
     "train",
 ]
@@ -43,6 +45,7 @@ _HOMES = {
     "attach": "compacter.methods.attach",
     "compare": "compacter.training.api",
     "evaluate": "compacter.training.inference",
+    "load_adapters": "compacter.tuners.loading",
     "predict": "compacter.training.inference",
     "train": "compacter.training.api",
     "BitFitConfig": "compacter.tuners",

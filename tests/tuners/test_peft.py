@@ -435,14 +435,6 @@ def test_a_direct_call_of_the_encoder_uses_the_adapter():
     assert not torch.allclose(adapted, base.encoder(input_ids=ids).last_hidden_state, atol=1e-2)
 
 
-def test_mixed_batches_are_refused_not_ignored(config):
-    model, ids = scrambled(config), inputs_of("t5")["input_ids"]
-    with pytest.raises(AdapterError, match="rows of one batch cannot have different adapters"):
-        model(**inputs_of("t5"), adapter_names=["default", "__base__"])
-    with pytest.raises(AdapterError, match="rows of one batch cannot have different adapters"):
-        model.generate(input_ids=ids, adapter_names=["default", "__base__"], max_new_tokens=2)
-
-
 def test_attributes_of_a_wrapped_module_reach_the_right_one():
     model = scrambled(CONFIGS["compacter"]).get_base_model()
     norm = model.encoder.final_layer_norm

@@ -1,6 +1,7 @@
 """The paper's mathematics in plain torch: projections, the bottleneck adapter, Fastfood."""
 
-from compacter.nn.bottleneck import Bottleneck, bottleneck
+from compacter.nn.bottleneck import Bottleneck, bottleneck, bottleneck_of
+from compacter.nn.building import Backward, build
 from compacter.nn.fastfood import Fastfood
 from compacter.nn.projections import (
     LPHM,
@@ -15,12 +16,15 @@ from compacter.nn.projections import (
 __all__ = [
     "LPHM",
     "PHM",
+    "Backward",
     "Bottleneck",
     "Dense",
     "Fastfood",
     "LowRank",
     "Projection",
     "bottleneck",
+    "bottleneck_of",
+    "build",
     "make_projection",
     "slow_weights",
 ]

@@ -11,6 +11,8 @@ from compacter.nn.projections import Projection
 
 Activation = Callable[[Tensor], Tensor]
 
+_linear = nn.functional.linear
+
 
 def bottleneck(
     y: Tensor,
@@ -22,6 +24,13 @@ def bottleneck(
     """A(y) = y + U(act(D(y))); `A` are the slow weights where the projections share them."""
     change: Tensor = up(activation(down(y, A)), A)
     return y + change
+
+
+def bottleneck_of(
+    y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
+) -> Tensor:
+    """The same with W and b of down, V and c of up given; the matrices transposed."""
+    return y + _linear(activation(_linear(y, W, b)), V, c)
 
 
 class Bottleneck(nn.Module):

@@ -7,7 +7,7 @@ PEFT's generic loops freeze, switch, save, load and delete both, because both ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from compacter.errors import AdapterError
+from compacter.tuners.rows import Group, Rows
 
 
 class SwitchableLayer(BaseTunerLayer):
@@ -32,6 +33,8 @@ class SwitchableLayer(BaseTunerLayer):
         active_adapters: list[str]
         adapter_layer_names: tuple[str, ...]
         merged: bool
+        _active_adapter: str | list[str]
+        _disable_adapters: bool
 
         def _move_adapter_to_device_of_base_layer(self, adapter_name: str) -> None: ...
 
@@ -92,15 +95,17 @@ class SharedParameters(SwitchableLayer, nn.Module):
     def __init__(self, prefix: str, kinds: Sequence[str], anchor: nn.Module) -> None:
         super().__init__()
         self.prefix = prefix
-        self.adapters: list[str] = []
+        self.adapters: dict[str, None] = {}
+        self.layers: list[TunerLayer] = []
+        self.rows: Rows | None = None
+        self.is_traced = False
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:
             setattr(self, name, nn.ParameterDict())
 
     def add(self, adapter: str, parameters: dict[str, nn.Parameter]) -> None:
-        if adapter not in self.adapters:
-            self.adapters.append(adapter)
+        self.adapters[adapter] = None
         for kind, parameter in parameters.items():
             self._kind(kind)[adapter] = parameter
         self._move_adapter_to_device_of_base_layer(adapter)
@@ -112,18 +117,26 @@ class SharedParameters(SwitchableLayer, nn.Module):
     @property
     def active(self) -> str | None:
         """The adapter that takes part in a forward pass, if any."""
-        names = self.active_adapters
-        usable = names and not self.disable_adapters and not self.merged
-        return names[0] if usable and names[0] in self.adapters else None
+        if self._disable_adapters or self.merged_adapters:
+            return None
+        names = self._active_adapter  # not by PEFT's properties: every layer of every pass asks
+        if type(names) is not str:
+            if not names:
+                return None
+            names = names[0]
+        return names if names in self.adapters else None
 
     def get_base_layer(self) -> nn.Module:
         """A module of the base model: tells PEFT the device and dtype to put parameters on."""
         return self._anchor[0]
 
     def delete_adapter(self, adapter_name: str) -> None:
-        if adapter_name in self.adapters:
-            self.adapters.remove(adapter_name)
+        self.adapters.pop(adapter_name, None)
         super().delete_adapter(adapter_name)
+
+    def holder(self, kind: str) -> dict[str, Any]:
+        """The dictionary, by adapter, that the parameters of a kind are held in."""
+        return self._kind(kind)._parameters
 
     def _kind(self, kind: str) -> nn.ParameterDict:
         parameters: nn.ParameterDict = getattr(self, f"{self.prefix}{kind}")
@@ -147,6 +160,7 @@ class TunerLayer(SwitchableLayer, nn.Module):
         super().__init__()
         self.base_layer = base_layer
         self._shared = (shared,)  # in a tuple: not registered as a child
+        shared.layers.append(self)
         self._uses_output_weights = False
         self._owns_output_weights = False
         self._replaced: dict[str, Tensor] = {}
@@ -168,26 +182,62 @@ class TunerLayer(SwitchableLayer, nn.Module):
         """What the adapter makes of the base layer's output."""
         return output
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        adapter = self.shared.active
-        if adapter is None:
-            output: Tensor = self.base_layer(*args, **kwargs)
-            return output
-        return self.adapt(adapter, self._base_output(adapter, *args, **kwargs))
+    def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
+        """The same for rows of different adapters, output in R^{rows x length x width}; called
+        where the layer `has` those adapters."""
+        return output
 
-    def _base_output(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
-        tuned = self._tuned_weights(adapter)
+    def has(self, adapter: str) -> bool:
+        """Whether the adapter has parameters of its own in this layer."""
+        return any(adapter in getattr(self, name) for name in self.adapter_layer_names)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        shared, base_layer = self._shared[0], self._modules["base_layer"]
+        assert base_layer is not None
+        if shared.rows is not None:
+            return self.forward_rows(shared.rows, *args, **kwargs)
+        adapter = shared.active
         output: Tensor
-        if tuned:
-            output = functional_call(self.base_layer, tuned, args, kwargs)
+        if adapter is None:
+            output = base_layer(*args, **kwargs)
+        elif self._uses_output_weights:
+            tuned = self._tuned_weights(adapter)
+            output = self.adapt(adapter, functional_call(base_layer, tuned, args, kwargs))
         else:
-            output = self.base_layer(*args, **kwargs)
+            output = self.adapt(adapter, base_layer(*args, **kwargs))
+        return output
+
+    def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """As `forward`, each row by its own adapter."""
+        return self._adapt_groups(rows, self._base_rows(rows, x, *args, **kwargs))
+
+    def _adapt_groups(self, rows: Rows, output: Tensor) -> Tensor:
+        groups = [group for group in rows.groups if self.has(group.adapters[0])]
+        if not groups:
+            return output
+        folded = rows.fold(output)
+        for group in groups:
+            folded = group.put(folded, self.adapt_rows(group, group.rows_of(folded)))
+        return folded.reshape(output.shape)
+
+    def _base_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Output layers are too large to be stacked: they are used one after the other."""
+        output: Tensor = self.base_layer(x, *args, **kwargs)
+        if not self._uses_output_weights:
+            return output
+        rows.check(x)
+        owners = [name for name in dict.fromkeys(rows.names) if self._tuned_weights(name)]
+        for adapter in owners:
+            mine = torch.tensor([name == adapter for name in rows.names], device=x.device)
+            index = mine.repeat_interleave(len(x) // len(rows.names)).nonzero().flatten()
+            part = functional_call(
+                self.base_layer, self._tuned_weights(adapter), (x[index], *args), kwargs
+            )
+            output = output.index_copy(0, index, part)
         return output
 
     def _tuned_weights(self, adapter: str) -> dict[str, Tensor]:
         """The adapter's weights of the output layer, in the base layer's dtype, on its device."""
-        if not self._uses_output_weights:
-            return {}
         found = {
             name: self.shared.get(kind, adapter)
             for name, kind in OUTPUT_KINDS.items()
@@ -198,6 +248,13 @@ class TunerLayer(SwitchableLayer, nn.Module):
             for name, tensor in found.items()
             if tensor is not None
         }
+
+    @property
+    def weight(self) -> Tensor:
+        """As PEFT's, without its search, since T5 asks for it several times in every pass."""
+        base_layer: Any = self._modules["base_layer"]
+        weight: Tensor | None = base_layer._parameters.get("weight")
+        return cast(Tensor, super().weight) if weight is None else weight
 
     def merge_into_base(self, adapter: str) -> None:
         if self._owns_output_weights:

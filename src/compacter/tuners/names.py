@@ -7,9 +7,21 @@ import re
 from torch import nn
 
 from compacter.errors import AdapterError
+from compacter.models import base_modules
 
 
-def check_adapter_name(name: str, model: nn.Module, prefix: str) -> None:
+def parts_of_paths(model: nn.Module) -> dict[str, str]:
+    """The parts of the paths of all modules and parameters of the bare model, each with one path
+    that it is part of."""
+    parts: dict[str, str] = {}
+    for path, module in base_modules(model).items():
+        for place in (path, *(f"{path}.{name}" for name in module._parameters)):
+            for part in place.split("."):
+                parts.setdefault(part, place)
+    return parts
+
+
+def check_adapter_name(name: str, parts: dict[str, str], prefix: str) -> None:
     """PEFT finds an adapter's tensors by looking for its name among the parts of their paths. An
     adapter called like a part of the model's own paths ("layer", "o", "0") makes the files of
     OTHER adapters incomplete without a word, so such names are refused."""
@@ -25,9 +37,8 @@ def check_adapter_name(name: str, model: nn.Module, prefix: str) -> None:
         )
     if hasattr(nn.ModuleDict(), name) or hasattr(nn.ParameterDict(), name):
         raise refuse("torch's module dictionaries have an attribute of that name")
-    for path in (*dict(model.named_modules()), *dict(model.named_parameters())):
-        if prefix not in path and name in path.split("."):
-            raise refuse(f"it is part of the path of {path!r} in this model")
+    if name in parts:
+        raise refuse(f"it is part of the path of {parts[name]!r} in this model")
     if name in RESERVED_PARTS:
         raise refuse("it is part of the paths of an adapter's own tensors")
 

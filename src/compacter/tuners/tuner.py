@@ -7,14 +7,15 @@ that a model is either changed as planned or not at all."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 from peft import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner
-from peft.utils.other import AuxiliaryTrainingWrapper
+from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from compacter.errors import AdapterError
@@ -22,7 +23,8 @@ from compacter.models import base_modules, count_loss_once, output_layer
 from compacter.tuners.config import AdapterConfig
 from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
-from compacter.tuners.names import check_adapter_name
+from compacter.tuners.names import check_adapter_name, parts_of_paths
+from compacter.tuners.rows import BASE, Rows, batch_size, check_names, head_rows
 
 
 @dataclass
@@ -59,6 +61,8 @@ class Tuner(BaseTuner):
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}
     shared_kinds: ClassVar[tuple[str, ...]]
     output_layer_cls: ClassVar[type[TunerLayer]] = TunerLayer
+    one_adapter_only: ClassVar[str] = ""
+    """Why all rows of a batch must belong to one adapter, if they must."""
 
     @abstractmethod
     def plan(self, model: nn.Module, config: Any) -> Plan:
@@ -85,14 +89,15 @@ class Tuner(BaseTuner):
     ) -> None:
         config: AdapterConfig = self.peft_config[adapter_name]
         try:
-            check_adapter_name(adapter_name, model, self.prefix)
+            check_adapter_name(adapter_name, parts_of_paths(model), self.prefix)
             self._plan = self.plan(model, config)
             self._check_fit(model, config)
-            self._check_stored(model, config)
+            self.check_stored(self._plan, model, config)
         except ValueError:
             self.peft_config.pop(adapter_name)  # under transformers it is the model's own
             raise
         super().inject_adapter(model, adapter_name, *args, **kwargs)
+        self.places = dict(_places(model))
         count_loss_once(model)
 
     def _check_fit(self, model: nn.Module, config: AdapterConfig) -> None:
@@ -135,9 +140,9 @@ class Tuner(BaseTuner):
                 f"out of modules_to_save={config.modules_to_save}"
             )
 
-    def _check_stored(self, model: nn.Module, config: AdapterConfig) -> None:
+    def check_stored(self, plan: Plan, model: nn.Module, config: AdapterConfig) -> None:
         """An adapter that is being loaded is the one that its settings call for on this model."""
-        expected = self._plan.shapes(self.prefix)
+        expected = plan.shapes(self.prefix)
         digest = shapes_digest(expected)
         if config.stored is not None:
             check_shapes(expected | _saved_whole(model, config), config.stored, config.origin)
@@ -189,12 +194,49 @@ class Tuner(BaseTuner):
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
         """Where PEFT asks a tuner for a batch whose rows belong to different adapters."""
-        if kwargs.get("adapter_names") is not None:
+        names = kwargs.get("adapter_names")
+        if names is None:
+            yield
+            return
+        shared = self._check_rows()
+        batch = batch_size(args, kwargs)
+        names = check_names(names, self.peft_config, batch)
+        shared.rows = rows = Rows(names, {n: self._alike(n) for n in names if n != BASE})
+        hooks = [
+            head.register_forward_hook(partial(_mix_head, rows), with_kwargs=True)
+            for head in self.places.values()
+            if isinstance(head, ModulesToSaveWrapper)
+        ]
+        if batch is None:
+            hooks.append(self.model.register_forward_pre_hook(_check_batch, with_kwargs=True))
+        try:
+            yield
+        finally:
+            shared.rows = None
+            for hook in hooks:
+                hook.remove()
+
+    def _check_rows(self) -> SharedParameters:
+        """Rows of one batch can belong to different adapters now."""
+        if self.one_adapter_only:
+            raise AdapterError(f"adapter_names were given, but {self.one_adapter_only}")
+        if self.training:
             raise AdapterError(
-                f"adapter_names={kwargs['adapter_names']}: rows of one batch cannot have different "
-                "adapters yet; set one for the whole batch with set_adapter()"
+                "adapter_names were given in training mode; rows of different adapters are for "
+                "inference: call model.eval() first, or train one adapter at a time"
             )
-        yield
+        shared: SharedParameters = getattr(self.model, SharedParameters.NAME)
+        if shared.merged:
+            raise AdapterError(
+                f"adapter_names were given, but the adapter {shared.merged_adapters[0]!r} is "
+                "merged into the base model, for all rows; call unmerge_adapter() first"
+            )
+        return shared
+
+    def _alike(self, adapter: str) -> Hashable:
+        """Equal for adapters whose rows can be computed together."""
+        config = self.peft_config[adapter]
+        return config.tensor_digest, getattr(config, "activation", None)
 
     def delete_adapter(self, adapter_name: str) -> None:
         """As PEFT's, where each layer picks the next active adapter among its own; layers need
@@ -309,6 +351,33 @@ class Tuner(BaseTuner):
         return parameters
 
 
+def _places(
+    module: nn.Module, path: str = ""
+) -> Iterator[tuple[str, SwitchableLayer | ModulesToSaveWrapper]]:
+    """Path -> layer or module trained whole, without a look at the adapters in them, which are
+    many more."""
+    for name, child in module.named_children():
+        place = f"{path}.{name}" if path else name
+        if isinstance(child, SwitchableLayer | ModulesToSaveWrapper):
+            yield place, child
+        if isinstance(child, TunerLayer):
+            yield from _places(child.base_layer, f"{place}.base_layer")
+        elif not isinstance(child, SwitchableLayer | ModulesToSaveWrapper):
+            yield from _places(child, place)
+
+
+def _mix_head(
+    rows: Rows, head: ModulesToSaveWrapper, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any
+) -> Any:
+    return head_rows(rows, head, *args, **kwargs)
+
+
+def _check_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """PEFT's models for some tasks keep the batch to themselves; it is seen when it arrives."""
+    rows = getattr(model, SharedParameters.NAME).rows
+    check_names(rows.names, dict.fromkeys(rows.names), batch_size(args, kwargs))
+
+
 def meta_shapes(module: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
     """Name -> shape of a module's parameters, as saved under the attribute `name`."""
     return {f"{name}.{key}": tuple(tensor.shape) for key, tensor in module.state_dict().items()}
@@ -318,17 +387,20 @@ def saved_whole_paths(model: nn.Module, config: AdapterConfig) -> set[str]:
     """Paths of all modules that PEFT trains and saves whole, and of everything inside them. PEFT
     takes every module whose path ends with one of the names, as "pre_classifier" does with
     "classifier"."""
-    names = tuple(config.modules_to_save or ())
+    if not config.modules_to_save:
+        return set()
+    names = tuple(config.modules_to_save)
     paths = list(base_modules(model))
-    roots = [path for path in paths if names and path.endswith(names)]
+    roots = [path for path in paths if path.endswith(names)]
     return {path for path in paths if any(f"{path}.".startswith(f"{root}.") for root in roots)}
 
 
 def _saved_whole(model: nn.Module, config: AdapterConfig) -> dict[str, tuple[int, ...]]:
     """The expected shapes of stored tensors that belong to modules saved whole (heads)."""
-    modules = base_modules(model)
+    paths = saved_whole_paths(model, config)
+    modules = base_modules(model) if paths else {}
     return {
         f"{MODEL_PREFIX}{path}.{name}": tuple(tensor.shape)
-        for path in saved_whole_paths(model, config)
+        for path in paths
         for name, tensor in modules[path].state_dict().items()
     }

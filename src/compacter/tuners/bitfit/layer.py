@@ -10,6 +10,7 @@ from torch.nn.modules.conv import _ConvNd
 from compacter.models import is_layer_norm, output_width
 from compacter.tuners.bitfit.config import BitFitConfig
 from compacter.tuners.layers import SharedParameters, TunerLayer
+from compacter.tuners.rows import Group, Rows
 
 CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _NormBase)
 """Modules whose output is (batch, channels, ...), with one bias per channel."""
@@ -47,6 +48,19 @@ class BitFitLayer(TunerLayer):
             bias = bias.reshape(-1, *[1] * (output.dim() - 2))
         changed: Tensor = output + bias
         return changed
+
+    def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
+        biases = group.kept.get(self)
+        if biases is None:
+            stack = torch.stack([self.bitfit_bias[adapter] for adapter in group.adapters])
+            biases = group.kept[self] = group.gather(stack).unsqueeze(1)
+        changed: Tensor = output + biases.to(output.dtype)
+        return changed
+
+    def _adapt_groups(self, rows: Rows, output: Tensor) -> Tensor:
+        if not isinstance(self.base_layer, CHANNELS_FIRST):
+            return super()._adapt_groups(rows, output)
+        return super()._adapt_groups(rows, output.movedim(1, -1)).movedim(-1, 1)
 
     def merge_into_base(self, adapter: str) -> None:
         super().merge_into_base(adapter)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
+import torch
 from torch import Tensor, nn
 
 from compacter.models import output_width
-from compacter.nn import Projection, bottleneck, make_projection
+from compacter.nn import Dense, Projection, bottleneck, bottleneck_of, make_projection
 from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
+from compacter.tuners.bottleneck.weights import Built, Source, built_weights
 from compacter.tuners.layers import SharedParameters, TunerLayer, in_dtype_of
+from compacter.tuners.rows import Group, Rows, stack_of
 
 
 def make_projections(width: int, config: CompacterConfig) -> tuple[Projection, Projection]:
@@ -28,38 +33,182 @@ def make_projections(width: int, config: CompacterConfig) -> tuple[Projection, P
     return down, up
 
 
+@dataclass
+class RowProjection:
+    """The projections of several adapters at one place, each for the rows of its adapter."""
+
+    kind: type[Projection]
+    factors: list[Tensor]
+    bias: Tensor | None
+
+    @classmethod
+    def of(
+        cls, group: Group, projections: Sequence[Projection], shared: SharedParameters
+    ) -> RowProjection:
+        """Stacked over the adapters of the group. Factors are small and are laid out row by row at
+        once; matrices are gathered when they are used."""
+        kind, parameters = type(projections[0]), [p._parameters for p in projections]
+
+        def stack(name: str) -> Tensor:
+            stacked = stack_of(parameters, name)
+            return group.gather(stacked) if kind.FACTORED else stacked
+
+        factors = {name: stack(name) for name in kind.FACTORS}
+        A: Tensor | None = stack("A") if "A" in parameters[0] else group.kept.get("A")
+        if A is None and group.adapters[0] in shared.holder("A"):
+            slow = torch.stack([shared.holder("A")[adapter] for adapter in group.adapters])
+            A = group.kept["A"] = group.gather(slow) if kind.FACTORED else slow
+        if A is not None:
+            A = A.to(next(iter(factors.values())).device)
+        bias = stack("bias") if "bias" in parameters[0] else None
+        return cls(kind, kind.prepare(factors, A), bias)
+
+    def __call__(self, group: Group, x: Tensor) -> Tensor:
+        if self.kind.FACTORED:
+            return self.kind.project(x, self.factors, self.bias)
+        bias = None if self.bias is None else group.gather(self.bias)
+        return self.kind.project(x, [group.gather(factor) for factor in self.factors], bias)
+
+
 class BottleneckLayer(TunerLayer):
     """y -> y + U(act(D(y))) on the output y of an attention or feed-forward block, before its
     dropout and skip connection."""
 
     adapter_layer_names = ("compacter_down", "compacter_up")
-    other_param_names = ("activations",)
+    other_param_names = ("activations", "shapes")
 
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__(base_layer, shared)
         self.compacter_down = nn.ModuleDict()
         self.compacter_up = nn.ModuleDict()
         self.activations: dict[str, nn.Module] = {}
+        self.shapes: dict[str, list[torch.Size]] = {}
+        self.built: Built | None = None
 
     def add_adapter(self, adapter: str, config: CompacterConfig) -> None:
         width = output_width(self.get_base_layer())
         assert width is not None  # planned
         self.compacter_down[adapter], self.compacter_up[adapter] = make_projections(width, config)
         self.activations[adapter] = find_activation(config.activation)
+        self.shapes[adapter] = [holder[name].shape for holder, name in self._places(adapter)]
+        self.built = None
 
     def adapt(self, adapter: str, output: Tensor) -> Tensor:
-        if adapter not in self.activations:
+        activation = self.activations.get(adapter)
+        if activation is None:
             return output
-        down, up = self.compacter_down[adapter], self.compacter_up[adapter]
-        assert isinstance(down, Projection)
-        assert isinstance(up, Projection)
-        activation = self.activations[adapter]
-        A = self.shared.get("A", adapter)
-        if A is not None:
-            A = A.to(output.device)
-        return in_dtype_of(
-            next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
+        down, up = self.projections(adapter)
+        built = self._find_built(adapter, down)
+        if built is None:
+            A = self.shared.get("A", adapter)
+            if A is not None:
+                A = A.to(output.device)
+            return in_dtype_of(
+                next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
+            )
+        W, V, compute = built.down, built.up, activation.forward
+        b, c = down._parameters.get("bias"), up._parameters.get("bias")
+        if W.dtype is output.dtype:
+            return bottleneck_of(output, W, b, compute, V, c)
+        return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, compute, V, c))
+
+    def _find_built(self, adapter: str, down: Projection) -> Built | None:
+        built = self.built
+        if torch.compiler.is_compiling():
+            return built if self.shared.is_traced else None
+        if built is not None and built.adapter == adapter and built.take():
+            return built
+        self.built = None
+        return None if isinstance(down, Dense) else built_weights(self, adapter)
+
+    def has(self, adapter: str) -> bool:
+        return adapter in self.activations
+
+    def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
+        prepared = group.kept.get(self)
+        if prepared is None:
+            prepared = group.kept[self] = [
+                RowProjection.of(group, kind, self.shared)
+                for kind in zip(*map(self.projections, group.adapters), strict=True)
+            ]
+        down, up = prepared
+        activation = self.activations[group.adapters[0]]
+
+        def adapted(y: Tensor) -> Tensor:
+            change: Tensor = up(group, activation(down(group, y)))
+            return y + change
+
+        return in_dtype_of(down.factors[0], output, adapted)
+
+    def projections(self, adapter: str) -> tuple[Projection, Projection]:
+        modules: dict[str, Any] = self._modules  # by attribute it takes longer, in every pass
+        return (
+            modules["compacter_down"]._modules[adapter],
+            modules["compacter_up"]._modules[adapter],
         )
+
+    @staticmethod
+    def all_with(adapter: str, shared: SharedParameters) -> list[BottleneckLayer]:
+        """All layers of a model where that adapter has matrices to build."""
+        layers = [m for m in shared.layers if isinstance(m, BottleneckLayer) and m.has(adapter)]
+        return [m for m in layers if not isinstance(m.projections(adapter)[0], Dense)]
+
+    def sources(self, adapter: str) -> list[Source] | None:
+        """What the matrices are made of; None if a parameter is not as it was made."""
+        places, shapes = self._places(adapter), self.shapes[adapter]
+        if len(places) != len(shapes):
+            return None
+        for (holder, name), shape in zip(places, shapes, strict=True):
+            parameter = holder[name]
+            is_plain = type(parameter) is nn.Parameter and not parameter.is_inference()
+            if not is_plain or parameter.is_meta or parameter.shape != shape:
+                return None
+        return [Source(holder, name, holder[name]) for holder, name in places]
+
+    def _places(self, adapter: str) -> list[tuple[dict[str, Any], str]]:
+        """Where the parameters are that the matrices are made of."""
+        own = [
+            (projection._parameters, name)
+            for projection in self.projections(adapter)
+            for name in projection._parameters
+            if name != "bias"
+        ]
+        slow = self.shared.holder("A")
+        return [*own, (slow, adapter)] if adapter in slow else own
+
+    def delete_adapter(self, adapter_name: str) -> None:
+        self.built = None
+        super().delete_adapter(adapter_name)
+
+    def train(self, mode: bool = True) -> Self:
+        """Also forgets what was built, in case parameters were changed behind autograd's back."""
+        self.built = None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy builds for itself."""
+        return {**self.__dict__, "built": None}
+
+
+TORCH_NORMS = (nn.LayerNorm.forward, nn.RMSNorm.forward)
+
+
+class RowNorm(nn.Module):
+    """Norms of torch, whose fused operations take one set of parameters: the norm without them,
+    then a row of parameters for each row of a batch."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self._parameters = norm._parameters
+        self.bare = copy.copy(norm)
+        self.bare._parameters = dict.fromkeys(norm._parameters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.bare(x)
+        weight, bias = self._parameters["weight"], self._parameters.get("bias")
+        if weight is not None:
+            output = output * weight
+        return output if bias is None else output + bias
 
 
 class NormLayer(TunerLayer):
@@ -75,22 +224,56 @@ class NormLayer(TunerLayer):
         self.compacter_norm[adapter] = copy.deepcopy(self.get_base_layer())
 
     def active_norm(self) -> nn.Module:
-        adapter = self.shared.active
-        if adapter is None or adapter not in self.compacter_norm:
-            return self.base_layer
-        return self.compacter_norm[adapter]
+        modules: dict[str, Any] = self._modules
+        norm: nn.Module = modules["compacter_norm"]._modules.get(self._shared[0].active)
+        return modules["base_layer"] if norm is None else norm
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        rows = self._shared[0].rows
+        if rows is not None:
+            return self.forward_rows(rows, *args, **kwargs)
+        return self._in_its_dtype(self.active_norm(), *args, **kwargs)
+
+    def _in_its_dtype(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """In the dtype of the copy: float32 under a half-precision base, whose steps around 1
         (2^-8 in bfloat16) would swallow most updates."""
-        norm = self.active_norm()
-        trained, base = next(norm.parameters()), next(self.base_layer.parameters())
+        base: Any = self._modules["base_layer"]
+        trained_as, stored_as = _dtype(norm), _dtype(base)
         output: Tensor
-        if trained.dtype == base.dtype:
+        if trained_as is stored_as:
             output = norm(*args, **kwargs)
         else:
-            output = norm(args[0].to(trained.dtype), *args[1:], **kwargs).to(base.dtype)
+            output = norm(args[0].to(trained_as), *args[1:], **kwargs).to(stored_as)
         return output
+
+    def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        groups = [group for group in rows.groups if self.has(group.adapters[0])]
+        covered = len(groups) == 1 and groups[0].is_all
+        output = x if covered else self.base_layer(x, *args, **kwargs)
+        if not groups:
+            return output
+        folded, inputs = rows.fold(output), rows.fold(x)
+        for group in groups:
+            norm = group.kept.get(self)
+            if norm is None:
+                norm = group.kept[self] = self._row_norm(group)
+            part = self._in_its_dtype(norm, group.rows_of(inputs), *args, **kwargs)
+            folded = group.put(folded, part)
+        return folded.reshape(x.shape)
+
+    def _row_norm(self, group: Group) -> nn.Module:
+        """The norm with a row of parameters for each row of a batch."""
+        norms: dict[str, Any] = cast(nn.ModuleDict, self._modules["compacter_norm"])._modules
+        parameters = [norms[adapter]._parameters for adapter in group.adapters]
+        rows: dict[str, Any] = {
+            name: None
+            if parameter is None
+            else group.gather(stack_of(parameters, name)).unsqueeze(1)
+            for name, parameter in parameters[0].items()
+        }
+        norm = copy.copy(norms[group.adapters[0]])
+        norm._parameters = rows
+        return RowNorm(norm) if type(norm).forward in TORCH_NORMS else norm
 
     @property
     def weight(self) -> Tensor:
@@ -99,3 +282,10 @@ class NormLayer(TunerLayer):
     @property
     def bias(self) -> Tensor:
         return cast(Tensor, self.active_norm().bias)
+
+
+def _dtype(norm: nn.Module) -> torch.dtype:
+    for parameter in norm._parameters.values():
+        assert parameter is not None
+        return parameter.dtype
+    raise AssertionError("a layer norm that is adapted has parameters")

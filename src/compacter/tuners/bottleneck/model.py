@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -18,6 +22,8 @@ from compacter.models import (
 from compacter.nn.projections import require_divisible, slow_weights
 from compacter.tuners.bottleneck.config import CompacterConfig
 from compacter.tuners.bottleneck.layer import BottleneckLayer, NormLayer, make_projections
+from compacter.tuners.bottleneck.weights import trace_weights
+from compacter.tuners.layers import SharedParameters
 from compacter.tuners.tuner import Plan, Tuner, meta_shapes, saved_whole_paths
 
 
@@ -59,6 +65,25 @@ class CompacterModel(Tuner):
 
     def shared_parameters(self, config: CompacterConfig, plan: Plan) -> dict[str, nn.Parameter]:
         return {"A": slow_weights(config.n, config.initial_A_std)} if config.shares_A else {}
+
+    @contextmanager
+    def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
+        """As of all tuners; a compiler finds here what is built for the pass that it traces."""
+        with super()._enable_peft_forward_hooks(*args, **kwargs):
+            shared: SharedParameters = getattr(self.model, SharedParameters.NAME)
+            adapter = shared.active
+            if not torch.compiler.is_compiling() or shared.rows is not None or adapter is None:
+                yield
+                return
+            layers = BottleneckLayer.all_with(adapter, shared)
+            trace_weights(layers, adapter, shared.get("A", adapter))
+            shared.is_traced = True
+            try:
+                yield
+            finally:
+                shared.is_traced = False
+                for layer in layers:
+                    layer.built = None
 
     def check_mergeable(self, adapter: str) -> None:
         raise AdapterError(

@@ -19,6 +19,10 @@ class IntrinsicSAIDModel(Tuner):
 
     prefix = "intrinsic_said_"
     shared_kinds = ("theta", "lambda")
+    one_adapter_only = (
+        "Intrinsic-SAID moves every weight of the model, so rows of different adapters have no "
+        "computation in common; set one adapter for the whole batch with set_adapter()"
+    )
 
     def plan(self, model: nn.Module, config: IntrinsicSAIDConfig) -> Plan:
         tensors = moved_tensors(model, config)

@@ -1,0 +1,129 @@
+"""When the matrices of an adapter are built, and for how long they are kept.
+
+All layers are built together, by the first layer that needs its matrices; the others find theirs.
+While an adapter is trained, what was built serves every layer once, and none after a backward pass:
+the next forward pass builds again. While nothing is trained it is kept until a parameter changes,
+so that decoding does not build at every token. A pass of the whole model has no part in this, so
+its encoder can be called alone; and where a parameter is not what it was when the adapter was made
+(sharded, replicated, replaced by a function transform), a layer computes by its own formula. Only a
+compiler is shown a whole pass, at the beginning of which everything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from compacter.nn import Backward, build
+
+if TYPE_CHECKING:
+    from compacter.tuners.bottleneck.layer import BottleneckLayer
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """A parameter and the state in which it was read."""
+
+    holder: dict[str, Any]  # the dictionary of its module, where it can be replaced by another
+    name: str
+    parameter: nn.Parameter
+    version: int = field(init=False)
+    storage: Tensor = field(init=False)  # held, so that no other can have its address
+    pointer: int = field(init=False)
+    trained: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.version = self.parameter._version
+        self.storage = self.parameter.detach()
+        self.pointer = self.parameter.data_ptr()
+        self.trained = self.parameter.requires_grad
+
+
+@dataclass(slots=True, eq=False)
+class Built:
+    """The matrices of one layer, transposed, as torch's linear takes them. They are asked for in
+    every forward pass of every layer, hence the short cuts."""
+
+    adapter: str
+    down: Tensor
+    up: Tensor
+    sources: list[Source]
+    trained: bool
+    backward: Backward
+    used: bool = False
+
+    def take(self) -> bool:
+        """Whether the matrices can be used now; while they are trained, that is so once."""
+        if self.trained or torch.is_grad_enabled():
+            trained = torch.is_grad_enabled() and _requires_grad(self.sources)
+            if trained != self.trained or (trained and (self.used or self.backward.reached)):
+                return False
+            if trained and [s.parameter.requires_grad for s in self.sources] != [
+                s.trained for s in self.sources
+            ]:
+                return False
+            self.used = True
+        for source in self.sources:
+            parameter = source.parameter
+            if (
+                source.holder.get(source.name) is not parameter
+                or parameter._version != source.version
+                or parameter.data_ptr() != source.pointer
+            ):
+                return False
+        return True
+
+
+def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
+    """The matrices of the layer, built with those of all others where that can be done; None if
+    the layer must compute by its own formula."""
+    if torch._C._are_functorch_transforms_active():
+        return None
+    own = layer.sources(adapter)
+    if own is None:
+        return None
+    trained = torch.is_grad_enabled() and _requires_grad(own)
+    if trained and torch._C._current_graph_task_id() != -1:
+        # A checkpointed block is run again, inside of the backward pass; other blocks are not
+        return _build(adapter, [(layer, own)], trained)[0]
+    members = [(m, m.sources(adapter)) for m in layer.all_with(adapter, layer.shared)]
+    whole = [(m, sources) for m, sources in members if sources is not None]
+    if layer not in (m for m, _ in whole):  # a replica of a layer
+        return None
+    for (member, _), built in zip(whole, _build(adapter, whole, trained), strict=True):
+        member.built = built
+    assert layer.built is not None
+    layer.built.used = True
+    return layer.built
+
+
+def _build(
+    adapter: str, layers: Sequence[tuple[BottleneckLayer, list[Source]]], trained: bool
+) -> list[Built]:
+    """In one go, outside of inference mode, whose tensors could not be kept for other uses."""
+    pairs = [layer.projections(adapter) for layer, _ in layers]
+    backward = Backward()
+    A = layers[0][0].shared.get("A", adapter)
+    with torch.inference_mode(False), torch.set_grad_enabled(trained):
+        built = build([projection for pair in pairs for projection in pair], A, backward)
+        matrices = [W.t() for W in built]
+    return [
+        Built(adapter, matrices[2 * i], matrices[2 * i + 1], sources, trained, backward)
+        for i, (_, sources) in enumerate(layers)
+    ]
+
+
+def _requires_grad(sources: Sequence[Source]) -> bool:
+    return any([source.parameter.requires_grad for source in sources])  # noqa: C419
+
+
+def trace_weights(layers: Sequence[BottleneckLayer], adapter: str, A: Tensor | None) -> None:
+    """Build for a compiler, which traces a pass as a whole and has its own ways to save memory."""
+    pairs = [layer.projections(adapter) for layer in layers]
+    matrices = build([projection for pair in pairs for projection in pair], A)
+    for i, layer in enumerate(layers):
+        down, up = matrices[2 * i].t(), matrices[2 * i + 1].t()
+        layer.built = Built(adapter, down, up, [], False, Backward())
