@@ -58,6 +58,7 @@ def skeleton(name: str, *, head: str | None = None) -> nn.Module:
             vocab_size=T5_VOCABULARY,
             feed_forward_proj="relu",
             tie_word_embeddings=True,
+            decoder_start_token_id=0,
             architectures=["T5ForConditionalGeneration"],
             **asdict(dimensions),
         )

@@ -2,6 +2,7 @@
 
 from compacter.nn.bottleneck import Bottleneck, bottleneck
 from compacter.nn.fastfood import Fastfood
+from compacter.nn.moved import moved, moved_embedding, moved_linear
 from compacter.nn.projections import (
     LPHM,
     PHM,
@@ -22,5 +23,8 @@ __all__ = [
     "Projection",
     "bottleneck",
     "make_projection",
+    "moved",
+    "moved_embedding",
+    "moved_linear",
     "slow_weights",
 ]
