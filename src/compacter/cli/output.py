@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -25,3 +26,12 @@ def console() -> Console:
 
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
     return Console(width=width, highlight=False)
+
+
+def be_quiet() -> None:
+    """What transformers and PEFT say on their own account would hide what we say."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", module="peft")

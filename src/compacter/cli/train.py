@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compacter.cli.output import console, print_json
+from compacter.cli.output import be_quiet, console, print_json
 from compacter.cli.recipes import make_recipe, with_recipe
 from compacter.errors import TrainingError
 
@@ -46,7 +46,7 @@ def train(
     from compacter.training.run import is_main_process
     from compacter.training.run import train as run
 
-    _be_quiet()
+    be_quiet()
     result = run(
         settings,
         output,
@@ -88,7 +88,7 @@ def compare(
     from compacter.training.run import for_method
     from compacter.training.run import train as run
 
-    _be_quiet()
+    be_quiet()
     recipes = [for_method(shared, name) for name in names]
     results = [
         run(
@@ -120,7 +120,7 @@ def evaluate(
 
     if split not in SPLITS:
         raise TrainingError(f"split {split!r} is unknown; choose one of {', '.join(SPLITS)}")
-    _be_quiet()
+    be_quiet()
     found = run(adapter, OfficialFiles(data_dir) if data_dir else None, split)
     if as_json:
         print_json(found)
@@ -142,7 +142,7 @@ def predict(
         raise TrainingError("there is nothing to predict: give texts, --file, or standard input")
     from compacter.training.inference import predict as run
 
-    _be_quiet()
+    be_quiet()
     for given, prediction in zip(lines, run(adapter, lines), strict=True):
         answer = {"input": given, "prediction": prediction.text, "score": prediction.score}
         typer.echo(json.dumps(answer, ensure_ascii=False))
@@ -168,14 +168,6 @@ def _inputs(texts: list[str] | None, file: Path | None) -> Iterator[Any]:
                 raise TrainingError(f"line {number} is not a JSON object: {error}") from None
         elif line.strip():
             yield line
-
-
-def _be_quiet() -> None:
-    """What transformers says on its own account would hide what we say."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
 
 
 def _announce(ready: Prepared) -> None:
