@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from compacter.errors import SettingError
 from compacter.nn import Fastfood
-from compacter.nn.fastfood import _Draw, hadamard, stable_order
+from compacter.nn.fastfood import Walk, _Draw, hadamard, stable_order
 
 
 def dense_matrix(fastfood: Fastfood) -> torch.Tensor:
@@ -158,32 +158,55 @@ def test_memory_is_for_a_few_blocks_not_for_the_matrix():
 
 @settings(max_examples=40, deadline=None)
 @given(dim=st.integers(1, 70), size=st.integers(1, 2_000), seed=st.integers(0, 5), data=st.data())
-def test_some_blocks_are_those_of_the_whole(dim, size, seed, data):
+def test_some_positions_are_those_of_the_whole(dim, size, seed, data):
     fastfood = Fastfood(dim, size, seed, "w")
-    positions = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=5))
-    blocks = fastfood.blocks_of(torch.tensor(positions))
-    assert {position // fastfood.block for position in positions} <= {*blocks.tolist()}
+    drawn = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=9))
+    positions = torch.tensor(sorted(drawn))
     theta = torch.randn(dim, dtype=torch.float64)
-    inside = (
-        (torch.from_numpy(blocks)[:, None] * fastfood.block)
-        .add(torch.arange(fastfood.block))
-        .view(-1)
-    )
-    known = inside < size
-    found = fastfood.project(theta, blocks)
-    torch.testing.assert_close(found[known], fastfood.project(theta)[inside[known]])
+    found = fastfood.project_at(theta, positions)
+    torch.testing.assert_close(found, fastfood.project(theta)[positions])
+    values = torch.randn(len(positions), dtype=torch.float64)
     y = torch.zeros(size, dtype=torch.float64)
-    y[inside[known]] = torch.randn(int(known.sum()), dtype=torch.float64)
-    given_blocks = torch.zeros(len(inside), dtype=torch.float64)
-    given_blocks[known] = y[inside[known]]
-    torch.testing.assert_close(fastfood.transpose(given_blocks, blocks), fastfood.transpose(y))
+    y[positions] = values
+    torch.testing.assert_close(fastfood.transpose_at(values, positions), fastfood.transpose(y))
 
 
-def test_some_blocks_need_no_others():
-    """In long tensors the generator jumps: an embedding pays for the rows that are looked up."""
+def test_some_positions_need_no_others(monkeypatch):
+    """In long tensors the generator jumps: an embedding pays for the rows that are looked up. The
+    chunks of blocks that are made together are kept small here, to have several."""
+    monkeypatch.setattr("compacter.nn.fastfood._CHUNK", 128)
+    long = Fastfood(64, 64 * 10**9, 0, "w")  # far too many blocks to draw
+    positions = torch.tensor([5, 6, 700, 10**6, 10**9, 10**9 + 64, 64 * 10**9 - 1])
     theta = torch.randn(64)
-    few = Fastfood(64, 64 * 10**9, 0, "w")  # far too many blocks to draw
-    assert few.project(theta, few.blocks_of(torch.tensor([5, 64 * 10**9 - 1]))).shape == (128,)
+    found = long.project_at(theta, positions)
+    assert found.shape == (7,)
+    alone = torch.cat([long.project_at(theta, positions[[i]]) for i in range(7)])
+    torch.testing.assert_close(found, alone)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "dim"), [(50, 6, 13), (9, 64, 5), (3, 40, 30), (1, 1, 1)]
+)
+def test_a_walk_over_rows(rows, width, dim, monkeypatch):
+    """In parts of about 64 numbers, the sum and the transpose are those of the whole."""
+    monkeypatch.setattr("compacter.nn.fastfood._CHUNK", 64)
+    fastfood = Fastfood(dim, rows * width, 0, "w")
+    theta = torch.randn(dim, dtype=torch.float64)
+    weight, y = torch.randn(2, rows, width, dtype=torch.float64)
+    assert Walk.is_possible(fastfood, weight)
+    walk, parts = Walk(fastfood, weight, theta), []
+    for part, made in walk:
+        assert made.shape == weight[part].shape
+        walk.collect(y[part])
+        parts.append(made)
+    expected, transposed = fastfood.add_and_transpose(weight, theta, y)
+    torch.testing.assert_close(torch.cat(parts), expected)
+    torch.testing.assert_close(walk.transposed(), transposed)
+
+
+def test_no_walk_where_rows_and_blocks_seldom_begin_together():
+    assert Walk.is_possible(Fastfood(20_000, 768 * 9, 0, "w"), torch.empty(9, 768))
+    assert not Walk.is_possible(Fastfood(20_000, 769 * 9, 0, "w"), torch.empty(9, 769))
 
 
 @settings(max_examples=30, deadline=None)
@@ -206,6 +229,14 @@ def test_half_precision_is_computed_in_single():
     assert torch.equal(fastfood.project(theta), expected.bfloat16())
     found = fastfood.add(weight.bfloat16(), theta.float())
     assert torch.equal(found, weight.bfloat16() + expected.view(50, 100).bfloat16())
+
+
+def test_autocast_leaves_projections_alone():
+    fastfood, theta = Fastfood(50, 5_000, 0, "w"), torch.randn(50)
+    expected = fastfood(theta)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(fastfood(theta), expected)
+        assert torch.equal(fastfood.add(torch.zeros(5_000), theta), expected)
 
 
 def test_order_of_keys_with_equal_high_bits():

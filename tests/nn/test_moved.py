@@ -65,6 +65,20 @@ def test_a_moved_linear_and_its_gradients(shape: tuple[int, ...], has_bias: bool
     )
 
 
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("width", [7, 16])
+def test_a_moved_linear_with_few_rows(width: int, has_bias: bool, monkeypatch: pytest.MonkeyPatch):
+    """It is made in parts, here of about 64 numbers; and never as a whole."""
+    monkeypatch.setattr("compacter.nn.fastfood._CHUNK", 64)
+    weight, theta, scale, fastfood = case(90, width, 6)
+    x = torch.randn(2, 3, width, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(90, dtype=torch.float64, requires_grad=True) if has_bias else None
+    inputs = (x, theta, scale, bias) if bias is not None else (x, theta, scale)
+    expected = linear(x, explicit(weight, theta, scale, fastfood), bias)
+    monkeypatch.setattr(Fastfood, "_add", lambda *a: pytest.fail("made as a whole"))
+    check_alike(moved_linear(x, weight, bias, theta, scale, fastfood), expected, *inputs)
+
+
 @pytest.mark.parametrize("frozen", ["x", "theta"])
 def test_only_the_gradients_that_are_needed(frozen: str, monkeypatch: pytest.MonkeyPatch):
     """A frozen adapter is not transposed for, and an input without gradient not projected for."""
@@ -151,11 +165,12 @@ def test_one_projection_is_alive_at_a_time(monkeypatch: pytest.MonkeyPatch):
     assert len(alive) == 6
 
 
-def test_autocast_gives_half_precision_outputs_and_full_gradients():
+@pytest.mark.parametrize("rows", [9, 90])
+def test_autocast_gives_half_precision_outputs_and_full_gradients(rows: int):
     theta = torch.randn(6, requires_grad=True)
     scale = torch.tensor(0.7, requires_grad=True)
-    weight, x = torch.randn(9, 7), torch.randn(4, 7, requires_grad=True)
-    fastfood = Fastfood(6, 63, 0, "w")
+    weight, x = torch.randn(rows, 7), torch.randn(4, 7, requires_grad=True)
+    fastfood = Fastfood(6, 7 * rows, 0, "w")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         output = moved_linear(x, weight, None, theta, scale, fastfood)
     assert output.dtype == torch.bfloat16
@@ -165,4 +180,4 @@ def test_autocast_gives_half_precision_outputs_and_full_gradients():
         (x, theta, scale), torch.autograd.grad(expected, (x, theta, scale)), strict=True
     ):
         assert tensor.grad.dtype == torch.float32
-        torch.testing.assert_close(tensor.grad, gradient, rtol=0.05, atol=0.1)
+        torch.testing.assert_close(tensor.grad, gradient, rtol=0.05, atol=0.3)

@@ -79,25 +79,59 @@ class Fastfood:
         result: Tensor = _Project.apply(theta, self)  # type: ignore[no-untyped-call]
         return result
 
-    def project(self, theta: Tensor, blocks: Blocks | None = None) -> Tensor:
-        """P theta. With `blocks` only those of its blocks, one after the other; of these the last
-        is not cut off."""
+    def project(self, theta: Tensor) -> Tensor:
+        """P theta."""
         draw = _Draw(self, theta)
         mixed = draw.mix(theta)
-        out = theta.new_empty(self.size if blocks is None else len(blocks) * self.block)
-        for start, diagonal in draw.diagonals(blocks):
+        out = theta.new_empty(self.size)
+        for start, diagonal in draw.diagonals():
             rows = hadamard(diagonal * mixed).view(-1)
-            out[start : start + rows.numel()] = rows[: out.numel() - start]
+            out[start : start + rows.numel()] = rows[: self.size - start]
         return out
 
-    def transpose(self, y: Tensor, blocks: Blocks | None = None) -> Tensor:
-        """P^T y: the same products in reverse order (H and the diagonals are symmetric). With
-        `blocks`, y is these blocks of a vector that is zero elsewhere."""
+    def transpose(self, y: Tensor) -> Tensor:
+        """P^T y: the same products in reverse order (H and the diagonals are symmetric)."""
         draw = _Draw(self, y)
         total = draw.zeros()
-        for start, diagonal in draw.diagonals(blocks):
-            total += draw.collect(diagonal, y, start)
+        for start, diagonal in draw.diagonals():
+            total += draw.collect(diagonal, y[start : start + diagonal.numel()])
         return draw.unmix(total).to(y.dtype)
+
+    def project_at(self, theta: Tensor, positions: Tensor) -> Tensor:
+        """P theta at these positions, which are in order. Only the blocks that hold them are
+        made."""
+        draw = _Draw(self, theta)
+        mixed = draw.mix(theta)
+        out = theta.new_empty(positions.numel())
+        for some, places, diagonal in self._at(draw, positions):
+            out[some] = hadamard(diagonal * mixed).view(-1)[places].to(out.dtype)
+        return out
+
+    def transpose_at(self, values: Tensor, positions: Tensor) -> Tensor:
+        """P^T y for the y that has these values at these positions, which are in order, and is
+        zero elsewhere."""
+        draw = _Draw(self, values)
+        total = draw.zeros()
+        for some, places, diagonal in self._at(draw, positions):
+            rows = diagonal.new_zeros(diagonal.numel())
+            rows[places] = values[some].to(rows.dtype)
+            total += draw.collect(diagonal, rows)
+        return draw.unmix(total).to(values.dtype)
+
+    def _at(self, draw: _Draw, positions: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Which of the positions are in some blocks, where in these, and the blocks' diagonals."""
+        holders, inverse = torch.unique_consecutive(positions // self.block, return_inverse=True)
+        if self.block % _PHILOX_STEP:  # the generator cannot jump
+            blocks, rank = np.arange(-(-self.size // self.block)), positions // self.block
+        else:
+            blocks, rank = holders.cpu().numpy(), inverse
+        places = rank * self.block + positions % self.block
+        first = 0
+        for start, diagonal in draw.diagonals(blocks):
+            after = int(torch.searchsorted(places, start + diagonal.numel()))
+            some = slice(first, after)
+            yield some, places[some] - start, diagonal
+            first = after
 
     def add(self, weight: Tensor, theta: Tensor) -> Tensor:
         """weight + P theta."""
@@ -123,16 +157,50 @@ class Fastfood:
             else:
                 new[part] = old[part] + rows.to(old.dtype)
             if y is not None:
-                total += draw.collect(diagonal, y, start)
+                total += draw.collect(diagonal, y[part])
         return moved, None if y is None else draw.unmix(total)
 
-    def blocks_of(self, positions: Tensor) -> Blocks:
-        """The blocks of P theta in which these positions are, in order; all of them where the
-        generator could not jump to their Gaussians."""
-        if self.block % _PHILOX_STEP:
-            return np.arange(-(-self.size // self.block))
-        found: Blocks = torch.unique(positions // self.block).cpu().numpy()
-        return found
+
+class Walk:
+    """weight + P theta, some rows of the weight at a time, and P^T y for a y of the same shape
+    whose rows are handed in on the way: nothing of the weight's size is made.
+
+        walk = Walk(fastfood, weight, theta)
+        for rows, made in walk:
+            walk.collect(y[rows])
+        walk.transposed()"""
+
+    def __init__(self, fastfood: Fastfood, weight: Tensor, theta: Tensor) -> None:
+        self.weight = weight
+        self._draw = _Draw(fastfood, theta)
+        self._mixed = self._draw.mix(theta)
+        self._total = self._draw.zeros()
+
+    @staticmethod
+    def is_possible(fastfood: Fastfood, weight: Tensor) -> bool:
+        """Whether rows and blocks begin together often enough."""
+        return _together(weight.shape[1], fastfood.block) <= 4 * _CHUNK
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        count, width = self.weight.shape
+        for start, diagonal in self._draw.diagonals(unit=width):
+            self._diagonal = diagonal
+            rows = slice(start // width, min((start + diagonal.numel()) // width, count))
+            weight = self.weight[rows]
+            made = hadamard(diagonal * self._mixed).view(-1)[: weight.numel()]
+            yield rows, weight + made.view_as(weight).to(weight.dtype)
+
+    def collect(self, y: Tensor) -> None:
+        """Those rows of y that were given last."""
+        self._total += self._draw.collect(self._diagonal, y.reshape(-1))
+
+    def transposed(self) -> Tensor:
+        return self._draw.unmix(self._total)
+
+
+def _together(width: int, block: int) -> int:
+    """The least common multiple: how far it is until a row and a block begin together again."""
+    return math.lcm(width, block)
 
 
 class _Draw:
@@ -165,22 +233,25 @@ class _Draw:
         back.index_copy_(0, self.permutation.long(), total * self.fastfood.scale)
         return (hadamard(back) * self.signs)[: self.fastfood.dim]
 
-    def collect(self, diagonal: Tensor, y: Tensor, start: int) -> Tensor:
-        """sum_k G_k H y_k over the blocks y_k of y from `start` on."""
-        part = y[start : start + diagonal.numel()]
-        if part.numel() < diagonal.numel() or part.dtype != self.dtype:
+    def collect(self, diagonal: Tensor, y: Tensor) -> Tensor:
+        """sum_k G_k H y_k over the blocks y_k of y, of which the last may be cut off."""
+        if y.numel() < diagonal.numel() or y.dtype != self.dtype:
             rows = diagonal.new_zeros(diagonal.numel())
-            rows[: part.numel()] = part
-            part = rows
-        return (diagonal * hadamard(part.reshape(diagonal.shape))).sum(0)
+            rows[: y.numel()] = y
+            y = rows
+        return (diagonal * hadamard(y.reshape(diagonal.shape))).sum(0)
 
-    def diagonals(self, blocks: Blocks | None = None) -> Iterator[tuple[int, Tensor]]:
-        """G_k of some blocks at a time, and where these begin among all that were asked for."""
+    def diagonals(
+        self, blocks: Blocks | None = None, unit: int = 1
+    ) -> Iterator[tuple[int, Tensor]]:
+        """G_k of some blocks at a time, and where these begin among all that were asked for: at a
+        multiple of `unit`."""
         block = self.fastfood.block
         if blocks is None:
             blocks = np.arange(-(-self.fastfood.size // block))
         pairs = _level_pairs(self.dtype).to(self.device)
-        at_once = max(1, _CHUNK // block)
+        least = _together(unit, block) // block
+        at_once = least * max(1, _CHUNK // (least * block))
         drawn = 0
         for first in range(0, len(blocks), at_once):
             some = blocks[first : first + at_once]
@@ -207,8 +278,7 @@ class _Project(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, theta: Tensor, fastfood: Fastfood) -> Tensor:
         ctx.fastfood = fastfood
-        with torch.autocast(theta.device.type, enabled=False):
-            return fastfood.project(theta)
+        return fastfood.project(theta)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -219,8 +289,7 @@ class _Transpose(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, fastfood: Fastfood) -> Tensor:
         ctx.fastfood = fastfood
-        with torch.autocast(y.device.type, enabled=False):
-            return fastfood.transpose(y)
+        return fastfood.transpose(y)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -230,7 +299,11 @@ class _Transpose(torch.autograd.Function):
 def hadamard(x: Tensor) -> Tensor:
     """H x over the last dimension (a power of two), H unnormalised: entries +1 and -1.
 
-    H of 2^m is the Kronecker product of smaller ones, so it is applied digit by digit."""
+    H of 2^m is the Kronecker product of smaller ones, so it is applied digit by digit. Autocast
+    would make half-precision products of it."""
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return hadamard(x)
     length = x.shape[-1]
     bits = length.bit_length() - 1
     if length != 1 << bits:
@@ -241,7 +314,7 @@ def hadamard(x: Tensor) -> Tensor:
     for index in range(products):
         step = (bits - done) // (products - index)
         done += step
-        matrix = _hadamard_matrix(step).to(x)
+        matrix = _hadamard_matrix(step, x.dtype, x.device)
         if done < bits:
             x = matrix @ x.reshape(-1, 1 << step, length >> done)
         else:
@@ -249,12 +322,12 @@ def hadamard(x: Tensor) -> Tensor:
     return x.reshape(shape)
 
 
-@lru_cache(maxsize=_HADAMARD_BITS + 1)
-def _hadamard_matrix(bits: int) -> Tensor:
-    matrix = torch.ones(1, 1, dtype=torch.float64)
+@lru_cache(maxsize=32)
+def _hadamard_matrix(bits: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    matrix = torch.ones(1, 1)
     for _ in range(bits):
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
-    return matrix
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
+    return matrix.to(device, dtype)
 
 
 @lru_cache(maxsize=2)
