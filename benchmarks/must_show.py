@@ -78,11 +78,11 @@ class Plan:
             return random_model(name)
         config = T5Config(
             vocab_size=512,
-            d_model=64,
+            d_model=128,
             d_ff=128,
             num_layers=6,
             num_heads=2,
-            d_kv=32,
+            d_kv=64,
             decoder_start_token_id=0,
         )
         return T5ForConditionalGeneration(config)

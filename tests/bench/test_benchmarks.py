@@ -111,7 +111,7 @@ def test_the_exact_promises_can_be_measured(script: Any):
     plan = must_show.Plan(quick=True, rounds=1)
     (saved,) = must_show.activations(plan)
     assert saved.value == pytest.approx(1.0, abs=0.05)
-    assert "+ 49,152" in saved.note  # 24 adapters, 2 k d numbers each: k = 64, d = 4
+    assert "+ 98,304" in saved.note  # 24 adapters, 2 k d numbers each: k = 128, d = 4
 
 
 def test_scaling_measures_each_point(script: Any, tmp_path: Path):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from adapting import SMALL_ENOUGH
 from compacter import attach
@@ -74,6 +75,15 @@ def test_what_is_dropped_before_the_backward_pass_is_not_counted():
     assert saved.bytes() == FLOAT * 10 * 3
     del kept
     assert saved.bytes() == 0
+
+
+def test_a_checkpointed_part_saves_its_input_alone():
+    model, x = Network(), torch.randn(4, 3, requires_grad=True)
+    with SavedTensors(model) as saved:
+        kept = checkpoint(lambda y: y.exp().tanh().exp(), x, use_reentrant=False)
+    assert saved.bytes() == FLOAT * 4 * 3
+    kept.sum().backward()
+    assert x.grad is not None
 
 
 def test_counting_changes_no_gradient():
