@@ -1,7 +1,7 @@
 """How the cost of Compacter grows with layers, width, length, n, rank and bottleneck.
 
-    python benchmarks/scaling.py --output docs/scaling         # scaling.json and scaling.svg
-    python benchmarks/scaling.py --quick --output /tmp/scaling  # small models, to try the script
+    python benchmarks/scaling.py --output scaling           # scaling.json and scaling.svg in there
+    python benchmarks/scaling.py --quick --output scaling   # small models, to try the script
 
 One setting is changed at a time, from a T5 of six layers and width 512, batch 8 x 128. Costs are a
 training step's time as a ratio to training the layer norms alone, and the bytes that it saves for
