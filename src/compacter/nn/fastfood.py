@@ -32,7 +32,7 @@ from compacter.errors import SettingError
 
 Blocks = np.ndarray[Any, np.dtype[np.int64]]
 
-_CHUNK = 1 << 17  # numbers transformed at a time: 512 KB in float32, which stay in cache
+_CHUNK = 1 << 18  # numbers transformed at a time: 1 MB in float32, which stays in cache
 _HADAMARD_BITS = 5  # a transform of 2^m numbers is ceil(m / 5) products, at most 32 wide
 _PHILOX_STEP = 32  # bytes that one step of the generator's counter gives
 
@@ -85,7 +85,7 @@ class Fastfood:
         mixed = draw.mix(theta)
         out = theta.new_empty(self.size)
         for start, diagonal in draw.diagonals():
-            rows = hadamard(diagonal * mixed).view(-1)
+            rows = draw.spread(diagonal, mixed)
             out[start : start + rows.numel()] = rows[: self.size - start]
         return out
 
@@ -104,7 +104,7 @@ class Fastfood:
         mixed = draw.mix(theta)
         out = theta.new_empty(positions.numel())
         for some, places, diagonal in self._at(draw, positions):
-            out[some] = hadamard(diagonal * mixed).view(-1)[places].to(out.dtype)
+            out[some] = draw.spread(diagonal, mixed)[places].to(out.dtype)
         return out
 
     def transpose_at(self, values: Tensor, positions: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class Fastfood:
         old, new = weight.reshape(-1), moved.view(-1)
         for start, diagonal in draw.diagonals():
             part = slice(start, min(start + diagonal.numel(), self.size))
-            rows = hadamard(diagonal * mixed).view(-1)[: part.stop - start]
+            rows = draw.spread(diagonal, mixed)[: part.stop - start]
             if rows.dtype == old.dtype:
                 torch.add(old[part], rows, out=new[part])
             else:
@@ -187,7 +187,7 @@ class Walk:
             self._diagonal = diagonal
             rows = slice(start // width, min((start + diagonal.numel()) // width, count))
             weight = self.weight[rows]
-            made = hadamard(diagonal * self._mixed).view(-1)[: weight.numel()]
+            made = self._draw.spread(diagonal, self._mixed)[: weight.numel()]
             yield rows, weight + made.view_as(weight).to(weight.dtype)
 
     def collect(self, y: Tensor) -> None:
@@ -216,6 +216,7 @@ class _Draw:
         self.signs = bits.to(self.device, self.dtype) * 2 - 1
         self._skip(8 * fastfood.block)  # the permutation, which is known
         self.permutation = torch.from_numpy(fastfood.permutation).to(self.device).int()
+        self._places: Tensor | None = None
 
     def zeros(self) -> Tensor:
         return torch.zeros(self.fastfood.block, device=self.device, dtype=self.dtype)
@@ -223,7 +224,7 @@ class _Draw:
     def mix(self, theta: Tensor) -> Tensor:
         """P H S theta / sqrt(L D)"""
         padded = self.zeros()
-        padded[: self.fastfood.dim] = theta
+        padded[: self.fastfood.dim] = theta.detach()
         mixed = hadamard(padded * self.signs).index_select(0, self.permutation)
         return mixed * self.fastfood.scale
 
@@ -233,13 +234,24 @@ class _Draw:
         back.index_copy_(0, self.permutation.long(), total * self.fastfood.scale)
         return (hadamard(back) * self.signs)[: self.fastfood.dim]
 
+    def spread(self, diagonal: Tensor, mixed: Tensor) -> Tensor:
+        """H G_k u of some blocks. Until the next call of this or of `collect`."""
+        first, second = self._room(diagonal)
+        torch.mul(diagonal, mixed, out=first)
+        return hadamard(first, (second, first)).view(-1)
+
     def collect(self, diagonal: Tensor, y: Tensor) -> Tensor:
         """sum_k G_k H y_k over the blocks y_k of y, of which the last may be cut off."""
-        if y.numel() < diagonal.numel() or y.dtype != self.dtype:
-            rows = diagonal.new_zeros(diagonal.numel())
-            rows[: y.numel()] = y
-            y = rows
-        return (diagonal * hadamard(y.reshape(diagonal.shape))).sum(0)
+        first, second = self._room(diagonal)
+        first.view(-1)[: y.numel()] = y.detach()
+        first.view(-1)[y.numel() :] = 0
+        return hadamard(first, (second, first)).mul_(diagonal).sum(0)
+
+    def _room(self, diagonal: Tensor) -> Tensor:
+        """Two places to work in, the same for all blocks: new memory would not be in cache."""
+        if self._places is None:
+            self._places = diagonal.new_empty(2, *diagonal.shape)
+        return self._places[:, : len(diagonal)]
 
     def diagonals(
         self, blocks: Blocks | None = None, unit: int = 1
@@ -250,6 +262,7 @@ class _Draw:
         if blocks is None:
             blocks = np.arange(-(-self.fastfood.size // block))
         pairs = _level_pairs(self.dtype).to(self.device)
+        levels = pairs.new_empty(0)
         least = _together(unit, block) // block
         at_once = least * max(1, _CHUNK // (least * block))
         drawn = 0
@@ -262,7 +275,7 @@ class _Draw:
                 drawn = int(run[-1]) + 1
                 indices.append(_draw_words(self.stream, len(run) * block).view("<u2"))
             joined = torch.from_numpy(indices[0] if len(indices) == 1 else np.concatenate(indices))
-            levels = pairs.index_select(0, joined.to(self.device).int())
+            torch.index_select(pairs, 0, joined.to(self.device).int(), out=levels.resize_(0))
             numbers = torch.view_as_real(levels).view(-1)[: len(some) * block]
             yield first * block, numbers.view(-1, block)
 
@@ -296,14 +309,15 @@ class _Transpose(torch.autograd.Function):
         return _Project.apply(grad, ctx.fastfood), None  # type: ignore[no-untyped-call]
 
 
-def hadamard(x: Tensor) -> Tensor:
+def hadamard(x: Tensor, places: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """H x over the last dimension (a power of two), H unnormalised: entries +1 and -1.
 
-    H of 2^m is the Kronecker product of smaller ones, so it is applied digit by digit. Autocast
-    would make half-precision products of it."""
+    H of 2^m is the Kronecker product of smaller ones, so it is applied digit by digit, the results
+    going to two places by turns if these are given; x may be the second. Autocast would make
+    half-precision products of it."""
     if torch.is_autocast_enabled(x.device.type):
         with torch.autocast(x.device.type, enabled=False):
-            return hadamard(x)
+            return hadamard(x, places)
     length = x.shape[-1]
     bits = length.bit_length() - 1
     if length != 1 << bits:
@@ -315,10 +329,11 @@ def hadamard(x: Tensor) -> Tensor:
         step = (bits - done) // (products - index)
         done += step
         matrix = _hadamard_matrix(step, x.dtype, x.device)
-        if done < bits:
-            x = matrix @ x.reshape(-1, 1 << step, length >> done)
-        else:
-            x = x.reshape(-1, 1 << step) @ matrix
+        digits = (-1, 1 << step, length >> done) if done < bits else (-1, 1 << step)
+        out = None if places is None else places[index % 2].view(digits)
+        x = x.reshape(digits)
+        factors = (matrix, x) if done < bits else (x, matrix)
+        x = torch.matmul(*factors, out=out)
     return x.reshape(shape)
 
 
