@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := src tests examples
+CODE := src tests examples benchmarks
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
@@ -16,7 +16,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types pytest clean
+.PHONY: help demo test lint types pytest peers promises clean
 
 help: ## Show what can be made
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,8 +36,14 @@ types: $(VENV)/.installed-test ## Check the types with mypy
 pytest: $(VENV)/.installed-test ## Run the tests, two at a time, without a network
 	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+peers: $(VENV)/.installed-test ## Time this package, PEFT's LoRA and `adapters` on the same work
+	@$(OFFLINE) $(BIN)/python benchmarks/peers/run.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+
+promises: $(VENV)/.installed-test ## Measure what is promised about time and memory, with verdicts
+	@$(OFFLINE) $(BIN)/python benchmarks/must_show.py
+
 clean: ## Remove .venv and all that was built or cached
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) benchmarks/peers/.venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:

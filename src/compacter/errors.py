@@ -32,5 +32,9 @@ class ExtraError(CompacterError):
     """Any floor: an optional package that is needed now and is not installed."""
 
 
+class BenchError(CompacterError):
+    """bench/: a measurement that cannot be made as asked for."""
+
+
 class TrainingError(CompacterError):
     """training/: a recipe that does not fit, or a run that cannot start, go on or finish."""

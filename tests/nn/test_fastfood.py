@@ -6,14 +6,16 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compacter.errors import SettingError
 from compacter.nn import Fastfood
-from compacter.nn.fastfood import hadamard
+from compacter.nn.fastfood import Walk, _Draw, hadamard, stable_order
 
 
 def dense_matrix(fastfood: Fastfood) -> torch.Tensor:
@@ -32,6 +34,15 @@ def sylvester(bits: int) -> torch.Tensor:
 def test_hadamard_is_sylvesters_matrix(bits):
     x = torch.randn(3, 1 << bits)
     torch.testing.assert_close(hadamard(x), x @ sylvester(bits), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("bits", range(12))
+def test_hadamard_is_that_of_scipy(bits):
+    """Products with small matrices give the product with the whole one, for every way in which
+    the length is split into them."""
+    x = torch.randn(3, 1 << bits, dtype=torch.float64)
+    expected = x.numpy() @ scipy.linalg.hadamard(1 << bits).astype(float)
+    np.testing.assert_allclose(hadamard(x).numpy(), expected, atol=1e-11)
 
 
 def test_hadamard_twice_is_the_length():
@@ -55,8 +66,8 @@ def test_each_block_is_a_fastfood_block():
     fastfood = Fastfood(dim, 5 * block, 3, "w")
     P = dense_matrix(fastfood) * math.sqrt(block * fastfood.size)
     H = sylvester(3).double()
-    signs, permutation, _ = fastfood._draw(P)
-    mixer = (H * signs)[permutation]
+    draw = _Draw(fastfood, P)
+    mixer = (H * draw.signs)[draw.permutation]
     for k in range(5):
         G = H @ P[k * block : (k + 1) * block] / block @ torch.linalg.inv(mixer)
         assert (G - torch.diag(G.diagonal())).abs().max() < 1e-9
@@ -143,6 +154,103 @@ def test_projection_of_format_version_1():
 def test_memory_is_for_a_few_blocks_not_for_the_matrix():
     """2^15 x 3 million entries would be 400 GB."""
     assert Fastfood(20_000, 3_000_000, 0, "w")(torch.randn(20_000)).shape == (3_000_000,)
+
+
+@settings(max_examples=40, deadline=None)
+@given(dim=st.integers(1, 70), size=st.integers(1, 2_000), seed=st.integers(0, 5), data=st.data())
+def test_some_positions_are_those_of_the_whole(dim, size, seed, data):
+    fastfood = Fastfood(dim, size, seed, "w")
+    drawn = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=9))
+    positions = torch.tensor(sorted(drawn))
+    theta = torch.randn(dim, dtype=torch.float64)
+    found = fastfood.project_at(theta, positions)
+    torch.testing.assert_close(found, fastfood.project(theta)[positions])
+    values = torch.randn(len(positions), dtype=torch.float64)
+    y = torch.zeros(size, dtype=torch.float64)
+    y[positions] = values
+    torch.testing.assert_close(fastfood.transpose_at(values, positions), fastfood.transpose(y))
+
+
+def test_some_positions_need_no_others(monkeypatch):
+    """In long tensors the generator jumps: an embedding pays for the rows that are looked up. The
+    chunks of blocks that are made together are kept small here, to have several."""
+    monkeypatch.setattr("compacter.nn.fastfood._CHUNK", 128)
+    long = Fastfood(64, 64 * 10**9, 0, "w")  # far too many blocks to draw
+    positions = torch.tensor([5, 6, 700, 10**6, 10**9, 10**9 + 64, 64 * 10**9 - 1])
+    theta = torch.randn(64)
+    found = long.project_at(theta, positions)
+    assert found.shape == (7,)
+    alone = torch.cat([long.project_at(theta, positions[[i]]) for i in range(7)])
+    torch.testing.assert_close(found, alone)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "dim"), [(50, 6, 13), (9, 64, 5), (3, 40, 30), (1, 1, 1)]
+)
+def test_a_walk_over_rows(rows, width, dim, monkeypatch):
+    """In parts of about 64 numbers, the sum and the transpose are those of the whole."""
+    monkeypatch.setattr("compacter.nn.fastfood._CHUNK", 64)
+    fastfood = Fastfood(dim, rows * width, 0, "w")
+    theta = torch.randn(dim, dtype=torch.float64)
+    weight, y = torch.randn(2, rows, width, dtype=torch.float64)
+    assert Walk.is_possible(fastfood, weight)
+    walk, parts = Walk(fastfood, weight, theta), []
+    for part, made in walk:
+        assert made.shape == weight[part].shape
+        walk.collect(y[part])
+        parts.append(made)
+    expected, transposed = fastfood.add_and_transpose(weight, theta, y)
+    torch.testing.assert_close(torch.cat(parts), expected)
+    torch.testing.assert_close(walk.transposed(), transposed)
+
+
+def test_no_walk_where_rows_and_blocks_seldom_begin_together():
+    assert Walk.is_possible(Fastfood(20_000, 768 * 9, 0, "w"), torch.empty(9, 768))
+    assert not Walk.is_possible(Fastfood(20_000, 769 * 9, 0, "w"), torch.empty(9, 769))
+
+
+@settings(max_examples=30, deadline=None)
+@given(dim=st.integers(1, 40), size=st.integers(1, 300), seed=st.integers(0, 5))
+def test_adding_and_transposing_at_once(dim, size, seed):
+    fastfood = Fastfood(dim, size, seed, "w")
+    theta, y = torch.randn(dim, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
+    weight = torch.randn(size, dtype=torch.float64)
+    moved, gathered = fastfood.add_and_transpose(weight, theta, y)
+    torch.testing.assert_close(moved, weight + fastfood.project(theta))
+    assert torch.equal(moved, fastfood.add(weight, theta))
+    torch.testing.assert_close(gathered, fastfood.transpose(y))
+
+
+def test_half_precision_is_computed_in_single():
+    fastfood = Fastfood(50, 5_000, 0, "w")
+    theta = torch.randn(50).bfloat16()
+    weight = torch.randn(50, 100)
+    expected = fastfood.project(theta.float())
+    assert torch.equal(fastfood.project(theta), expected.bfloat16())
+    found = fastfood.add(weight.bfloat16(), theta.float())
+    assert torch.equal(found, weight.bfloat16() + expected.view(50, 100).bfloat16())
+
+
+def test_autocast_leaves_projections_alone():
+    fastfood, theta = Fastfood(50, 5_000, 0, "w"), torch.randn(50)
+    expected = fastfood(theta)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(fastfood(theta), expected)
+        assert torch.equal(fastfood.add(torch.zeros(5_000), theta), expected)
+
+
+def test_order_of_keys_with_equal_high_bits():
+    """The fast way cannot tell these apart by their high bits; the order must be argsort's."""
+    for keys in ([7, 3, 3, 0, 9, 8, 2, 1], [1 << 40, 5, (1 << 40) + 1, 0], [4], [2, 2]):
+        found = stable_order(np.array(keys, dtype=np.uint64))
+        assert found.tolist() == np.argsort(keys, kind="stable").tolist()
+    keys = np.random.Philox(key=3).random_raw(2**15)
+    assert np.array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
+
+
+def test_the_permutation_is_compact():
+    assert Fastfood(20_000, 5, 0, "w").permutation.nbytes == 2 * 2**15
+    assert Fastfood(70_000, 5, 0, "w").permutation.nbytes == 4 * 2**17
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import compacter
+from compacter.cli.bench import bench
 from compacter.cli.methods import methods
 from compacter.cli.params import params
 from compacter.cli.preview import preview
@@ -31,6 +32,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(compare)
+app.command()(bench)
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,7 +2,8 @@
 
 `architectures` is the table of known families, `inference` works out the others, `structure` turns
 both into targets for adapters, `modules` sees a model without PEFT's wrappers, `loading` builds a
-model without its weights, and `builtin` finds the models that come as Python packages.
+model without its weights or with random ones, and `builtin` finds the models that come as Python
+packages.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from compacter.models.architectures import ARCHITECTURES, BYPASSES, Architecture, Bypass
 from compacter.models.builtin import BUILTIN_MODELS, builtin_folder, is_builtin
 from compacter.models.inference import hidden_size
-from compacter.models.loading import T5_DIMENSIONS, T5Dimensions, skeleton
+from compacter.models.loading import T5_DIMENSIONS, T5Dimensions, random_model, skeleton
 from compacter.models.loss import count_loss_once
 from compacter.models.modules import (
     bare_model,
@@ -59,6 +60,7 @@ __all__ = [
     "named_targets",
     "output_layer",
     "output_width",
+    "random_model",
     "skeleton",
     "targets_of",
     "unwrapped",

@@ -52,12 +52,23 @@ def skeleton(name: str, *, head: str | None = None) -> nn.Module:
     class of transformers to build (`T5EncoderModel`, `AutoModelForSequenceClassification`) in place
     of the one in the config.
     """
+    with torch.device("meta"):
+        return _make(name, head)
+
+
+def random_model(name: str, *, head: str | None = None) -> nn.Module:
+    """The same model with random weights: to measure, not to use."""
+    return _make(name, head)
+
+
+def _make(name: str, head: str | None) -> nn.Module:
     dimensions = T5_DIMENSIONS.get(name.removeprefix("google-t5/"))
     if dimensions is not None:
         config: PreTrainedConfig = T5Config(
             vocab_size=T5_VOCABULARY,
             feed_forward_proj="relu",
             tie_word_embeddings=True,
+            decoder_start_token_id=0,
             architectures=["T5ForConditionalGeneration"],
             **asdict(dimensions),
         )
@@ -99,8 +110,7 @@ def _config(name: str) -> PreTrainedConfig:
 def _build(name: str, config: PreTrainedConfig, head: str | None) -> nn.Module:
     make = _model_class(config, head)
     try:
-        with torch.device("meta"):
-            model = make(config) if issubclass(make, PreTrainedModel) else make.from_config(config)
+        model = make(config) if issubclass(make, PreTrainedModel) else make.from_config(config)
     except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ArchitectureError(
             f"{make.__name__} cannot be built from the configuration of {name!r}, "

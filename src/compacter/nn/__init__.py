@@ -3,6 +3,7 @@
 from compacter.nn.bottleneck import Bottleneck, bottleneck, bottleneck_of
 from compacter.nn.building import Backward, build
 from compacter.nn.fastfood import Fastfood
+from compacter.nn.moved import moved, moved_embedding, moved_linear
 from compacter.nn.projections import (
     LPHM,
     PHM,
@@ -26,5 +27,8 @@ __all__ = [
     "bottleneck_of",
     "build",
     "make_projection",
+    "moved",
+    "moved_embedding",
+    "moved_linear",
     "slow_weights",
 ]

@@ -8,7 +8,7 @@ H the Walsh-Hadamard matrix, S random signs, P a random permutation, G_k random 
 S and P are drawn once for a tensor and G_k anew for every block: given P H S theta the blocks are
 independent, and the first transform is paid once. E ||V theta||^2 = ||theta||^2 for every D.
 
-Nothing random is stored. All of it is read from one stream of Philox bytes whose key is a digest
+Nothing random is saved. All of it is read from one stream of Philox bytes whose key is a digest
 of (seed, tensor name); the stream of that generator is fixed for all platforms and versions.
 A Gaussian is one byte, an index into 256 equally likely levels of N(0, 1), scaled to variance 1.
 docs/file-format.md fixes these choices: an adapter on disk is only theta, lambda and the seed.
@@ -20,7 +20,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 from typing import Any
 
@@ -30,8 +30,11 @@ from torch import Tensor
 
 from compacter.errors import SettingError
 
-_CHUNK_BLOCKS = 16  # blocks transformed at a time, which bounds the memory for intermediates
-_HADAMARD_BITS = 5  # a transform of 2^m numbers is m/5 products with a 32 x 32 matrix
+Blocks = np.ndarray[Any, np.dtype[np.int64]]
+
+_CHUNK = 1 << 18  # numbers transformed at a time: 1 MB in float32, which stays in cache
+_HADAMARD_BITS = 5  # a transform of 2^m numbers is ceil(m / 5) products, at most 32 wide
+_PHILOX_STEP = 32  # bytes that one step of the generator's counter gives
 
 
 @dataclass(frozen=True)
@@ -57,61 +60,238 @@ class Fastfood:
     def scale(self) -> float:
         return 1.0 / math.sqrt(self.block * self.size)
 
+    @cached_property
+    def permutation(self) -> np.ndarray[Any, np.dtype[np.uint16 | np.uint32]]:
+        """Kept once it is known, in two bytes (four above 65,536) for each of L numbers: sorting
+        takes as long as projecting a small tensor."""
+        stream = self.stream()
+        _draw_words(stream, self.block)  # the signs come first
+        order = stable_order(stream.random_raw(self.block))
+        return order.astype(np.uint16 if self.block <= 1 << 16 else np.uint32)
+
+    def stream(self) -> np.random.Philox:
+        digest = hashlib.sha256(f"{self.seed}/{self.name}".encode()).digest()
+        key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
+        return np.random.Philox(key=key)
+
     def __call__(self, theta: Tensor) -> Tensor:
         """P theta, differentiable in theta (any number of times: P is linear)."""
         result: Tensor = _Project.apply(theta, self)  # type: ignore[no-untyped-call]
         return result
 
     def project(self, theta: Tensor) -> Tensor:
-        signs, permutation, gaussians = self._draw(theta)
-        mixed = theta.new_zeros(self.block)
-        mixed[: self.dim] = theta
-        mixed = hadamard(mixed * signs)[permutation] * self.scale
+        """P theta."""
+        draw = _Draw(self, theta)
+        mixed = draw.mix(theta)
         out = theta.new_empty(self.size)
-        for start, diagonal in gaussians:
-            rows = hadamard(diagonal * mixed).reshape(-1)
+        for start, diagonal in draw.diagonals():
+            rows = draw.spread(diagonal, mixed)
             out[start : start + rows.numel()] = rows[: self.size - start]
         return out
 
     def transpose(self, y: Tensor) -> Tensor:
         """P^T y: the same products in reverse order (H and the diagonals are symmetric)."""
-        signs, permutation, gaussians = self._draw(y)
-        mixed = y.new_zeros(self.block)
-        for start, diagonal in gaussians:
-            rows = y.new_zeros(diagonal.numel())
-            part = y[start : start + diagonal.numel()]
-            rows[: part.numel()] = part
-            mixed += (diagonal * hadamard(rows.reshape(diagonal.shape))).sum(0)
-        back = torch.empty_like(mixed)
-        back[permutation] = mixed * self.scale
-        return (hadamard(back) * signs)[: self.dim]
+        draw = _Draw(self, y)
+        total = draw.zeros()
+        for start, diagonal in draw.diagonals():
+            total += draw.collect(diagonal, y[start : start + diagonal.numel()])
+        return draw.unmix(total).to(y.dtype)
 
-    def _draw(self, like: Tensor) -> tuple[Tensor, Tensor, Iterator[tuple[int, Tensor]]]:
-        """S, the permutation, and (offset, diagonals of some blocks) until all are drawn."""
-        digest = hashlib.sha256(f"{self.seed}/{self.name}".encode()).digest()
-        stream = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64))
-        bits = _draw_bytes(stream, self.block) & 1
-        signs = torch.from_numpy(bits.astype(np.int8)).to(like) * 2 - 1
-        order = np.argsort(stream.random_raw(self.block), kind="stable")
-        permutation = torch.from_numpy(order).to(like.device)
-        return signs, permutation, self._gaussians(stream, like)
+    def project_at(self, theta: Tensor, positions: Tensor) -> Tensor:
+        """P theta at these positions, which are in order. Only the blocks that hold them are
+        made."""
+        draw = _Draw(self, theta)
+        mixed = draw.mix(theta)
+        out = theta.new_empty(positions.numel())
+        for some, places, diagonal in self._at(draw, positions):
+            out[some] = draw.spread(diagonal, mixed)[places].to(out.dtype)
+        return out
 
-    def _gaussians(self, stream: np.random.Philox, like: Tensor) -> Iterator[tuple[int, Tensor]]:
-        levels = _normal_levels().to(like)
-        blocks = -(-self.size // self.block)
-        for first in range(0, blocks, _CHUNK_BLOCKS):
-            count = min(_CHUNK_BLOCKS, blocks - first)
-            indices = torch.from_numpy(_draw_bytes(stream, count * self.block)).to(like.device)
-            diagonal = levels[indices.int()].reshape(count, self.block)
-            yield first * self.block, diagonal
+    def transpose_at(self, values: Tensor, positions: Tensor) -> Tensor:
+        """P^T y for the y that has these values at these positions, which are in order, and is
+        zero elsewhere."""
+        draw = _Draw(self, values)
+        total = draw.zeros()
+        for some, places, diagonal in self._at(draw, positions):
+            rows = diagonal.new_zeros(diagonal.numel())
+            rows[places] = values[some].to(rows.dtype)
+            total += draw.collect(diagonal, rows)
+        return draw.unmix(total).to(values.dtype)
+
+    def _at(self, draw: _Draw, positions: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Which of the positions are in some blocks, where in these, and the blocks' diagonals."""
+        holders, inverse = torch.unique_consecutive(positions // self.block, return_inverse=True)
+        if self.block % _PHILOX_STEP:  # the generator cannot jump
+            blocks, rank = np.arange(-(-self.size // self.block)), positions // self.block
+        else:
+            blocks, rank = holders.cpu().numpy(), inverse
+        places = rank * self.block + positions % self.block
+        first = 0
+        for start, diagonal in draw.diagonals(blocks):
+            after = int(torch.searchsorted(places, start + diagonal.numel()))
+            some = slice(first, after)
+            yield some, places[some] - start, diagonal
+            first = after
+
+    def add(self, weight: Tensor, theta: Tensor) -> Tensor:
+        """weight + P theta."""
+        moved, _ = self._add(weight, theta, None)
+        return moved
+
+    def add_and_transpose(self, weight: Tensor, theta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """weight + P theta, and P^T y, for which the random numbers are drawn once."""
+        moved, gathered = self._add(weight, theta, y.reshape(-1))
+        assert gathered is not None
+        return moved, gathered
+
+    def _add(self, weight: Tensor, theta: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        draw = _Draw(self, theta)
+        mixed, total = draw.mix(theta), draw.zeros()
+        moved = weight.new_empty(weight.shape)
+        old, new = weight.reshape(-1), moved.view(-1)
+        for start, diagonal in draw.diagonals():
+            part = slice(start, min(start + diagonal.numel(), self.size))
+            rows = draw.spread(diagonal, mixed)[: part.stop - start]
+            if rows.dtype == old.dtype:
+                torch.add(old[part], rows, out=new[part])
+            else:
+                new[part] = old[part] + rows.to(old.dtype)
+            if y is not None:
+                total += draw.collect(diagonal, y[part])
+        return moved, None if y is None else draw.unmix(total)
+
+
+class Walk:
+    """weight + P theta, some rows of the weight at a time, and P^T y for a y of the same shape
+    whose rows are handed in on the way: nothing of the weight's size is made.
+
+        walk = Walk(fastfood, weight, theta)
+        for rows, made in walk:
+            walk.collect(y[rows])
+        walk.transposed()"""
+
+    def __init__(self, fastfood: Fastfood, weight: Tensor, theta: Tensor) -> None:
+        self.weight = weight
+        self._draw = _Draw(fastfood, theta)
+        self._mixed = self._draw.mix(theta)
+        self._total = self._draw.zeros()
+
+    @staticmethod
+    def is_possible(fastfood: Fastfood, weight: Tensor) -> bool:
+        """Whether rows and blocks begin together often enough."""
+        return _together(weight.shape[1], fastfood.block) <= 4 * _CHUNK
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        count, width = self.weight.shape
+        for start, diagonal in self._draw.diagonals(unit=width):
+            self._diagonal = diagonal
+            rows = slice(start // width, min((start + diagonal.numel()) // width, count))
+            weight = self.weight[rows]
+            made = self._draw.spread(diagonal, self._mixed)[: weight.numel()]
+            yield rows, weight + made.view_as(weight).to(weight.dtype)
+
+    def collect(self, y: Tensor) -> None:
+        """Those rows of y that were given last."""
+        self._total += self._draw.collect(self._diagonal, y.reshape(-1))
+
+    def transposed(self) -> Tensor:
+        return self._draw.unmix(self._total)
+
+
+def _together(width: int, block: int) -> int:
+    """The least common multiple: how far it is until a row and a block begin together again."""
+    return math.lcm(width, block)
+
+
+class _Draw:
+    """The random numbers of one projection, read from its stream as they are needed, on the device
+    of a tensor and in its precision (at least float32)."""
+
+    def __init__(self, fastfood: Fastfood, like: Tensor) -> None:
+        self.fastfood = fastfood
+        self.device = like.device
+        self.dtype = torch.promote_types(like.dtype, torch.float32)
+        self.stream = fastfood.stream()
+        bits = torch.from_numpy((_draw_bytes(self.stream, fastfood.block) & 1).astype(np.int8))
+        self.signs = bits.to(self.device, self.dtype) * 2 - 1
+        self._skip(8 * fastfood.block)  # the permutation, which is known
+        self.permutation = torch.from_numpy(fastfood.permutation).to(self.device).int()
+        self._places: Tensor | None = None
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(self.fastfood.block, device=self.device, dtype=self.dtype)
+
+    def mix(self, theta: Tensor) -> Tensor:
+        """P H S theta / sqrt(L D)"""
+        padded = self.zeros()
+        padded[: self.fastfood.dim] = theta.detach()
+        mixed = hadamard(padded * self.signs).index_select(0, self.permutation)
+        return mixed * self.fastfood.scale
+
+    def unmix(self, total: Tensor) -> Tensor:
+        """The transpose of `mix`."""
+        back = torch.empty_like(total)
+        back.index_copy_(0, self.permutation.long(), total * self.fastfood.scale)
+        return (hadamard(back) * self.signs)[: self.fastfood.dim]
+
+    def spread(self, diagonal: Tensor, mixed: Tensor) -> Tensor:
+        """H G_k u of some blocks. Until the next call of this or of `collect`."""
+        first, second = self._room(diagonal)
+        torch.mul(diagonal, mixed, out=first)
+        return hadamard(first, (second, first)).view(-1)
+
+    def collect(self, diagonal: Tensor, y: Tensor) -> Tensor:
+        """sum_k G_k H y_k over the blocks y_k of y, of which the last may be cut off."""
+        first, second = self._room(diagonal)
+        first.view(-1)[: y.numel()] = y.detach()
+        first.view(-1)[y.numel() :] = 0
+        return hadamard(first, (second, first)).mul_(diagonal).sum(0)
+
+    def _room(self, diagonal: Tensor) -> Tensor:
+        """Two places to work in, the same for all blocks: new memory would not be in cache."""
+        if self._places is None:
+            self._places = diagonal.new_empty(2, *diagonal.shape)
+        return self._places[:, : len(diagonal)]
+
+    def diagonals(
+        self, blocks: Blocks | None = None, unit: int = 1
+    ) -> Iterator[tuple[int, Tensor]]:
+        """G_k of some blocks at a time, and where these begin among all that were asked for: at a
+        multiple of `unit`."""
+        block = self.fastfood.block
+        if blocks is None:
+            blocks = np.arange(-(-self.fastfood.size // block))
+        pairs = _level_pairs(self.dtype).to(self.device)
+        levels = pairs.new_empty(0)
+        least = _together(unit, block) // block
+        at_once = least * max(1, _CHUNK // (least * block))
+        drawn = 0
+        for first in range(0, len(blocks), at_once):
+            some = blocks[first : first + at_once]
+            indices: list[np.ndarray[Any, np.dtype[np.uint16]]] = []
+            for run in np.split(some, np.flatnonzero(np.diff(some) > 1) + 1):
+                if run[0] > drawn:
+                    self._skip(int(run[0] - drawn) * block)
+                drawn = int(run[-1]) + 1
+                indices.append(_draw_words(self.stream, len(run) * block).view("<u2"))
+            joined = torch.from_numpy(indices[0] if len(indices) == 1 else np.concatenate(indices))
+            torch.index_select(pairs, 0, joined.to(self.device).int(), out=levels.resize_(0))
+            numbers = torch.view_as_real(levels).view(-1)[: len(some) * block]
+            yield first * block, numbers.view(-1, block)
+
+    def _skip(self, count: int) -> None:
+        """Leave out the next bytes of the stream, without drawing them where it can jump."""
+        if self.fastfood.block % _PHILOX_STEP == 0:
+            self.stream.advance(count // _PHILOX_STEP)
+        else:
+            self.stream.random_raw(count // 8)
 
 
 class _Project(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, theta: Tensor, fastfood: Fastfood) -> Tensor:
         ctx.fastfood = fastfood
-        with torch.autocast(theta.device.type, enabled=False):
-            return fastfood.project(theta)
+        return fastfood.project(theta)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -122,53 +302,78 @@ class _Transpose(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, fastfood: Fastfood) -> Tensor:
         ctx.fastfood = fastfood
-        with torch.autocast(y.device.type, enabled=False):
-            return fastfood.transpose(y)
+        return fastfood.transpose(y)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return _Project.apply(grad, ctx.fastfood), None  # type: ignore[no-untyped-call]
 
 
-def hadamard(x: Tensor) -> Tensor:
+def hadamard(x: Tensor, places: tuple[Tensor, Tensor] | None = None) -> Tensor:
     """H x over the last dimension (a power of two), H unnormalised: entries +1 and -1.
 
-    H of 2^m is the Kronecker product of smaller ones, so it is applied digit by digit."""
+    H of 2^m is the Kronecker product of smaller ones, so it is applied digit by digit, the results
+    going to two places by turns if these are given; x may be the second. Autocast would make
+    half-precision products of it."""
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return hadamard(x, places)
     length = x.shape[-1]
     bits = length.bit_length() - 1
     if length != 1 << bits:
         raise SettingError(f"a Hadamard transform needs a power of two, got {length}")
     shape = x.shape
+    products = -(-bits // _HADAMARD_BITS)
     done = 0
-    while done < bits:
-        step = min(_HADAMARD_BITS, bits - done)
+    for index in range(products):
+        step = (bits - done) // (products - index)
         done += step
-        matrix = _hadamard_matrix(step).to(x)
-        if done < bits:
-            x = matrix @ x.reshape(-1, 1 << step, length >> done)
-        else:
-            x = x.reshape(-1, 1 << step) @ matrix
+        matrix = _hadamard_matrix(step, x.dtype, x.device)
+        digits = (-1, 1 << step, length >> done) if done < bits else (-1, 1 << step)
+        out = None if places is None else places[index % 2].view(digits)
+        x = x.reshape(digits)
+        factors = (matrix, x) if done < bits else (x, matrix)
+        x = torch.matmul(*factors, out=out)
     return x.reshape(shape)
 
 
-@lru_cache(maxsize=_HADAMARD_BITS + 1)
-def _hadamard_matrix(bits: int) -> Tensor:
-    matrix = torch.ones(1, 1, dtype=torch.float64)
+@lru_cache(maxsize=32)
+def _hadamard_matrix(bits: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    matrix = torch.ones(1, 1)
     for _ in range(bits):
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
-    return matrix
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
+    return matrix.to(device, dtype)
 
 
-@lru_cache(maxsize=1)
-def _normal_levels() -> Tensor:
-    """256 equally likely values with mean 0 and variance 1, at the quantiles of N(0, 1)."""
+@lru_cache(maxsize=2)
+def _level_pairs(dtype: torch.dtype) -> Tensor:
+    """The Gaussians of two bytes as one complex number: half the look-ups for all.
+
+    They are 256 equally likely values with mean 0 and variance 1, at the quantiles of N(0, 1)."""
     normal = NormalDist()
     levels = torch.tensor(
         [normal.inv_cdf((i + 0.5) / 256) for i in range(256)], dtype=torch.float64
     )
-    return levels / levels.square().mean().sqrt()
+    levels = (levels / levels.square().mean().sqrt()).to(dtype)
+    return torch.complex(levels.repeat(256), levels.repeat_interleave(256))
+
+
+def stable_order(keys: np.ndarray[Any, np.dtype[np.uint64]]) -> Blocks:
+    """argsort(keys, stable) of 2^m random numbers: they are sorted with their indices in place of
+    their lowest m bits, which is several times as fast where the others tell them apart."""
+    low = np.uint64(len(keys) - 1)
+    ordered = np.sort((keys & ~low) | np.arange(len(keys), dtype=np.uint64))
+    high = ordered & ~low
+    if (high[1:] == high[:-1]).any():
+        return np.argsort(keys, kind="stable")
+    return (ordered & low).astype(np.int64)
+
+
+def _draw_words(stream: np.random.Philox, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The next `count` bytes of the stream, rounded up to whole outputs."""
+    words: np.ndarray[Any, np.dtype[np.uint64]] = stream.random_raw(-(-count // 8))
+    return words.astype("<u8")
 
 
 def _draw_bytes(stream: np.random.Philox, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    words: np.ndarray[Any, np.dtype[np.uint64]] = stream.random_raw(-(-count // 8))
-    return words.astype("<u8").view(np.uint8)[:count]
+    return _draw_words(stream, count).view(np.uint8)[:count]

@@ -28,6 +28,34 @@ def _read(name: str) -> dict[str, Any]:
     return content
 
 
+def efficiency_figures(method: str) -> dict[str, float | None] | None:
+    """Table 3 for a method: MB for each sample and minutes for an epoch of MNLI on T5-base, with
+    their differences to full fine-tuning in percent. The printed difference in memory divides by
+    the method's own memory; here both divide by full fine-tuning's."""
+    rows = {row["method"]: row for row in tables()["efficiency_t5_base_mnli"]}
+    row = rows.get("prompt-tuning" if method.startswith("prompt-tuning") else method)
+    if row is None:
+        return None
+    memory = 100.0 * (row["memory_mb"] / rows["full"]["memory_mb"] - 1.0)
+    return {
+        "trained_percent": row["trained_percent"],
+        "memory_mb": row["memory_mb"],
+        "memory_percent": round(memory, 2),
+        "memory_percent_as_printed": row["memory_delta_percent"],
+        "minutes_per_epoch": row["minutes_per_epoch"],
+        "time_percent": row["time_delta_percent"],
+    }
+
+
+def glue_average(model: str, method: str) -> float | None:
+    """The paper's average on GLUE for T5-base or T5-small, of a method's first n in the table."""
+    names = {"t5-base": "glue_t5_base", "t5-small": "glue_t5_small"}
+    if model not in names:
+        return None
+    rows = (row for row in tables()[names[model]] if row["method"] == method)
+    return next((row["scores"]["avg"] for row in rows), None)
+
+
 def printed_figures(model: str, method: str, n: int | None, tasks: int) -> dict[str, float] | None:
     """The `trained_percent` and `total_multiple` that the paper prints for a method on GLUE
     (8 tasks) or SuperGLUE (6), or None where it prints none."""

@@ -35,6 +35,7 @@ from compacter.tasks.splits import (
     paper_split,
     paper_splits,
     take,
+    training_rows,
 )
 from compacter.tasks.table import BUILTIN_TASKS, SPLITS, TASKS, Split, Task, find_task
 
@@ -71,6 +72,7 @@ __all__ = [
     "source",
     "take",
     "targets",
+    "training_rows",
 ]
 
 

@@ -53,6 +53,19 @@ def permutation(count: int, seed: int = SPLIT_SEED) -> list[int]:
     return order
 
 
+def training_rows(task: Task) -> int:
+    """How many rows of the published training set are trained on."""
+    if task.sizes is None:
+        raise TaskError(f"the task {task.name!r} is your own; its rows are not known beforehand")
+    published, _ = task.sizes
+    return published - _carved_rows(published) if task.size == "large" else published
+
+
+def _carved_rows(published: int) -> int:
+    """Of a large training set, those that become the validation set."""
+    return min(VALIDATION_ROWS, max(1, published // 10))
+
+
 def paper_split(task: Task, split: Split, published: Load) -> list[Row]:
     """One split of the paper from the published ones, of which only what is needed is loaded."""
     check_split(split)
@@ -60,7 +73,7 @@ def paper_split(task: Task, split: Split, published: Load) -> list[Row]:
         if split == "test":
             return published("validation")
         rows = published("train")
-        kept, carved = carve(rows, min(VALIDATION_ROWS, max(1, len(rows) // 10)))
+        kept, carved = carve(rows, _carved_rows(len(rows)))
         return kept if split == "train" else carved
     if split == "train":
         return published("train")

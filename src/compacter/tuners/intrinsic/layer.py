@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from compacter.nn import Fastfood
+from compacter.nn import Fastfood, moved, moved_embedding, moved_linear
 from compacter.tuners.layers import SharedParameters, TunerLayer
 
 
@@ -25,17 +25,19 @@ class MovedTensor:
 
 @dataclass(frozen=True)
 class Moves:
-    """What an adapter moves in one module, by the name of the parameter in it."""
+    """What an adapter moves in one module, by the name of the parameter in it, and how."""
 
     tensors: dict[str, MovedTensor]
-    seed: int
+    projections: dict[str, Fastfood]
+    """Of tied tensors one, which keeps its permutation."""
 
 
 class IntrinsicLayer(TunerLayer):
     """W -> W + lambda P theta for the parameters that the wrapped module itself holds.
 
     P theta has the size of W, so it is made when the module runs and made again for the backward
-    pass: at no time does it exist for more than one module."""
+    pass: at no time does it exist for more than one module. (For vectors, such as the weight of a
+    norm, it is small and kept.)"""
 
     other_param_names = ("moves",)
 
@@ -49,15 +51,36 @@ class IntrinsicLayer(TunerLayer):
         output: Tensor
         if adapter is None or adapter not in self.moves:
             output = self.base_layer(*args, **kwargs)
-        elif torch.is_grad_enabled():
-            output = checkpoint(self._forward_moved, adapter, *args, use_reentrant=False, **kwargs)
+        elif len(args) != 1 or kwargs or not _is_plain(self.base_layer):
+            output = self._forward_any(adapter, *args, **kwargs)
         else:
-            output = self._forward_moved(adapter, *args, **kwargs)
+            output = self._forward_plain(adapter, *args)
+        return output
+
+    def _forward_plain(self, adapter: str, x: Tensor) -> Tensor:
+        """For the modules that hold nearly all weights of a model."""
+        base = self.base_layer
+        theta, scale, projection = self._projection("weight", adapter)
+        if isinstance(base, nn.Linear):
+            bias = None if base.bias is None else self._moved("bias", adapter)
+            return moved_linear(x, base.weight, bias, theta, scale, projection)
+        assert isinstance(base, nn.Embedding)
+        return moved_embedding(x, base.weight, theta, scale, projection, base.padding_idx)
+
+    def _forward_any(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
+        """For modules of which it is not known what they do with their weights."""
+        names = self.moves[adapter].tensors
+        is_small = all(self._parameter(name).dim() < 2 for name in names)
+        if is_small or not torch.is_grad_enabled():
+            return self._forward_moved(adapter, *args, **kwargs)
+        output: Tensor = checkpoint(
+            self._forward_moved, adapter, *args, use_reentrant=False, **kwargs
+        )
         return output
 
     def _forward_moved(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
-        moved = {name: self._moved(name, adapter) for name in self.moves[adapter].tensors}
-        output: Tensor = functional_call(self.base_layer, moved, args, kwargs, tie_weights=False)
+        tensors = {name: self._moved(name, adapter) for name in self.moves[adapter].tensors}
+        output: Tensor = functional_call(self.base_layer, tensors, args, kwargs, tie_weights=False)
         return output
 
     @property
@@ -72,19 +95,27 @@ class IntrinsicLayer(TunerLayer):
         return cast(Tensor, self.base_layer.weight)
 
     def _moved(self, name: str, adapter: str) -> Tensor:
-        parameter = self._parameter(name)
-        return parameter + self.delta(name, adapter).to(parameter.dtype)
+        return moved(self._parameter(name), *self._projection(name, adapter))
 
-    def delta(self, name: str, adapter: str) -> Tensor:
-        """lambda_j P_j theta in the shape of the parameter."""
-        tensor, parameter = self.moves[adapter].tensors[name], self._parameter(name)
+    def _projection(self, name: str, adapter: str) -> tuple[Tensor, Tensor, Fastfood]:
+        """theta, lambda_j and P_j, on the device of the parameter."""
+        moves, parameter = self.moves[adapter], self._parameter(name)
         theta, lambdas = self.shared.get("theta", adapter), self.shared.get("lambda", adapter)
         assert theta is not None
         assert lambdas is not None
-        theta, scale = theta.to(parameter.device), lambdas[tensor.index].to(parameter.device)
-        seed = self.moves[adapter].seed
-        fastfood = Fastfood(theta.numel(), parameter.numel(), seed, tensor.name)
-        return scale * fastfood(theta).reshape(parameter.shape)
+        scale = lambdas[moves.tensors[name].index]
+        device = parameter.device
+        return theta.to(device), scale.to(device), moves.projections[name]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of the permutations that are kept for the tensors that this module owns."""
+        return sum(
+            projection.permutation.nbytes
+            for moves in self.moves.values()
+            for name, projection in moves.projections.items()
+            if moves.tensors[name].owner
+        )
 
     def merge_into_base(self, adapter: str) -> None:
         self._add_to_base(adapter, 1.0)
@@ -97,7 +128,24 @@ class IntrinsicLayer(TunerLayer):
         for name, tensor in self.moves[adapter].tensors.items():
             if tensor.owner:
                 parameter = self._parameter(name)
-                parameter.add_(self.delta(name, adapter).to(parameter.dtype), alpha=sign)
+                theta, scale, fastfood = self._projection(name, adapter)
+                parameter.copy_(fastfood.add(parameter, sign * scale * theta))
 
     def _parameter(self, name: str) -> nn.Parameter:
         return self.base_layer.get_parameter(name)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether calling the module is nothing but a linear map or a look-up: no subclass, no hooks,
+    and no forward of its own, as accelerate gives to modules that it spreads over devices."""
+    if type(module) is nn.Embedding:
+        usual = module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
+    else:
+        usual = type(module) is nn.Linear
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return usual and not any(hooks) and "forward" not in vars(module)

@@ -9,6 +9,7 @@ from torch import nn
 
 from compacter.errors import ArchitectureError, SettingError
 from compacter.models import base_modules
+from compacter.nn import Fastfood
 from compacter.tuners.intrinsic.config import IntrinsicSAIDConfig
 from compacter.tuners.intrinsic.layer import IntrinsicLayer, MovedTensor, Moves
 from compacter.tuners.tuner import Plan, Tuner, saved_whole_paths
@@ -49,10 +50,16 @@ class IntrinsicSAIDModel(Tuner):
     ) -> None:
         super().inject_adapter(model, adapter_name, *args, **kwargs)
         seed = self.peft_config[adapter_name].projection_seed
+        (dim,) = self._plan.shared["theta"]
+        known: dict[str, Fastfood] = {}
         for path, tensors in self._tensors.items():
             layer = model.get_submodule(path)
             assert isinstance(layer, IntrinsicLayer)
-            layer.moves[adapter_name] = Moves(tensors, seed)
+            for name, tensor in tensors.items():
+                size = layer.base_layer.get_parameter(name).numel()
+                known.setdefault(tensor.name, Fastfood(dim, size, seed, tensor.name))
+            projections = {name: known[tensor.name] for name, tensor in tensors.items()}
+            layer.moves[adapter_name] = Moves(tensors, projections)
 
     def check_mergeable(self, adapter: str) -> None:
         """A sum of weights can always be merged."""

@@ -1,0 +1,321 @@
+"""What this package promises about time and memory, measured in one run, with a verdict each.
+
+    python benchmarks/must_show.py                       # everything, on a quiet machine
+    python benchmarks/must_show.py --only steps,decode   # some of it
+    python benchmarks/must_show.py --quick               # tiny models, to try the script
+
+Times are compared turn by turn in one process, by the ratio of medians (that of minima is printed
+beside it). Figures of `adapters` are those that benchmarks/peers/run.py left. The exit code is 1
+if a promise is broken; what cannot be measured yet is said and breaks none."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
+
+from compacter.bench import SavedTensors, Timing, count_step, take_turns
+from compacter.bench.memory import weight_bytes
+from compacter.bench.work import decoding, make_inputs, make_optimizer, training_step
+from compacter.errors import AdapterError
+from compacter.methods import METHODS
+from compacter.models import random_model
+from compacter.tuners.bottleneck.layer import BottleneckLayer
+from subjects import make
+
+PEERS = Path(__file__).resolve().parent / "peers" / "results.json"
+
+
+@dataclass(frozen=True)
+class Check:
+    """A promise: a figure that may not be above its limit."""
+
+    name: str
+    value: float | None
+    limit: float
+    note: str = ""
+    strictly: bool = False
+    """Whether the figure must be below the limit."""
+
+    @property
+    def verdict(self) -> str:
+        if self.value is None:
+            return "not available"
+        kept = self.value < self.limit if self.strictly else self.value <= self.limit
+        return "pass" if kept else "FAIL"
+
+
+def compared(
+    name: str, timing: Timing, reference: Timing, limit: float, *, strictly: bool = False
+) -> Check:
+    of_medians, of_minima = timing.ratios(reference)
+    return Check(name, of_medians, limit, f"of minima {of_minima:.3f}", strictly)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Models, and how often everything is timed."""
+
+    quick: bool
+    rounds: int
+
+    def bare(self, name: str) -> nn.Module:
+        torch.manual_seed(0)
+        if not self.quick:
+            return random_model(name)
+        config = T5Config(
+            vocab_size=512,
+            d_model=128,
+            d_ff=128,
+            num_layers=6,
+            num_heads=2,
+            d_kv=64,
+            decoder_start_token_id=0,
+        )
+        return T5ForConditionalGeneration(config)
+
+    def times(self, works: dict[str, Callable[[], object]]) -> dict[str, Timing]:
+        for work in works.values():
+            work()
+        return take_turns(works, self.rounds)
+
+    def step_times(
+        self, bare: nn.Module, names: list[str], batch: int, length: int
+    ) -> dict[str, Timing]:
+        works = {}
+        for name in names:
+            model = make(bare, name)
+            inputs = make_inputs(model, batch, length, 4)
+            works[name] = training_step(model, make_optimizer(model), inputs)
+        return self.times(works)
+
+
+def steps(plan: Plan) -> Iterator[Check]:
+    names = ["layer norms", "adapter", "compacter", "compacter++", "lora"]
+    found = plan.step_times(plan.bare("t5-small"), names, 8, 128)
+    norms, ours = found["layer norms"], found["compacter"]
+    yield compared("step 8 x 128: Compacter / layer norms alone", ours, norms, 1.03)
+    yield compared("step 8 x 128: Compacter / dense Adapter", ours, found["adapter"], 1.02)
+    yield compared(
+        "step 8 x 128: Compacter / peft LoRA r=8", ours, found["lora"], 1.0, strictly=True
+    )
+    ratio = ours.median / norms.median
+    theirs = peer_ratio()
+    yield Check(
+        "step 8 x 128: Compacter / `adapters`' Compacter, each to its layer norms",
+        None if theirs is None else ratio / theirs,
+        1.0,
+        "run benchmarks/peers/run.py first" if theirs is None else f"theirs {theirs:.3f}",
+        strictly=True,
+    )
+    yield compared("step 8 x 128: Compacter++ / Compacter", found["compacter++"], ours, 1.0)
+
+
+def peer_ratio() -> float | None:
+    if not PEERS.is_file():
+        return None
+    figures = json.loads(PEERS.read_text(encoding="utf-8"))["theirs"]["figures"]
+    return float(figures["step 8 x 128"]["compacter"]["ratio_of_medians"])
+
+
+def small(plan: Plan) -> Iterator[Check]:
+    names = ["compacter", "compacter, layer by layer"]
+    found = plan.step_times(plan.bare("t5-small"), names, 1, 16)
+    ours, plain = (found[name] for name in names)
+    yield compared("step 1 x 16: Compacter / the formula layer by layer", ours, plain, 0.88)
+
+
+def activations(plan: Plan) -> Iterator[Check]:
+    """Exact: what autograd saves for T5-base, batch 4 x 128."""
+    bare = plan.bare("t5-base")
+    saved = {}
+    for name in ("adapter", "compacter"):
+        model = make(bare, name)
+        inputs = make_inputs(model, 4, 128, 4)
+        with SavedTensors(model) as tensors:
+            loss = model(**inputs).loss
+        saved[name] = tensors.bytes()
+        del loss
+    assert isinstance(model, PeftModel)
+    config = model.peft_config["default"]
+    adapters = sum(isinstance(module, BottleneckLayer) for module in model.modules())
+    built = 4 * adapters * 2 * bare.config.d_model * config.bottleneck
+    yield Check(
+        "saved bytes: Compacter / (dense Adapter + built weights)",
+        saved["compacter"] / (saved["adapter"] + built),
+        1.0,
+        f"{saved['compacter']:,} of {saved['adapter']:,} + {built:,}",
+    )
+
+
+def decode(plan: Plan) -> Iterator[Check]:
+    bare = plan.bare("t5-base")
+    works = {}
+    for name in ("full", "compacter"):
+        model = make(bare, name).eval()
+        work = decoding(model, make_inputs(model, 1, 20, 4), 20)
+        assert work is not None
+        works[name] = work
+    found = plan.times(works)
+    yield compared(
+        "greedy decoding, T5-base, 20 tokens: Compacter / bare model",
+        found["compacter"],
+        found["full"],
+        1.06,
+    )
+
+
+def mixed(plan: Plan) -> Iterator[Check]:
+    """Rows of different adapters in one batch, by PEFT's `adapter_names`."""
+    rows, many = (4, 20) if plan.quick else (32, 1_000)
+    titles = [
+        f"{rows} rows, {rows} adapters / one adapter",
+        f"the same with {many:,} adapters loaded",
+        f"minutes to load {many:,} adapters",
+        "bytes of a further adapter / of its parameters",
+    ]
+    limits = [1.10, 1.05, 2.0, 1.1]
+    bare = plan.bare("t5-small")
+    few, all_of_them = make(bare, "compacter").eval(), make(bare, "compacter").eval()
+    own = sum(p.nbytes for p in few.parameters() if p.requires_grad)
+    with tempfile.TemporaryDirectory() as folder:
+        few.save_pretrained(folder)
+        load(few, folder, rows)
+        before, started = weight_bytes(all_of_them), time.perf_counter()
+        load(all_of_them, folder, many)
+        minutes = (time.perf_counter() - started) / 60
+    per_adapter = (weight_bytes(all_of_them) - before) / (many - 1)
+    names = ["default", *(f"task{index}" for index in range(1, rows))]
+    inputs = make_inputs(few, rows, 32, 4)
+
+    @torch.no_grad()
+    def run(model: nn.Module, **more: Any) -> None:
+        model(**inputs, **more)
+
+    works = {
+        "one": partial(run, few),
+        "mixed": partial(run, few, adapter_names=names),
+        "among many": partial(run, all_of_them, adapter_names=names),
+    }
+    try:
+        found = plan.times(works)
+    except AdapterError as error:
+        for title, limit in zip(titles[:2], limits, strict=False):
+            yield Check(title, None, limit, str(error).partition(":")[2].strip()[:60])
+    else:
+        yield compared(titles[0], found["mixed"], found["one"], limits[0])
+        yield compared(titles[1], found["among many"], found["mixed"], limits[1])
+    yield Check(titles[2], minutes, limits[2])
+    yield Check(titles[3], per_adapter / own, limits[3], f"{per_adapter:,.0f} of {own:,}")
+
+
+def load(model: nn.Module, folder: str, count: int) -> None:
+    assert isinstance(model, PeftModel)
+    for index in range(1, count):
+        model.load_adapter(folder, adapter_name=f"task{index}")
+    model.set_adapter("default")
+
+
+def intrinsic(plan: Plan) -> Iterator[Check]:
+    bare = plan.bare("t5-small")
+    works, memory = {}, {}
+    for name in ("full", "intrinsic-said"):
+        model = make(bare, name)
+        optimizer, inputs = make_optimizer(model), make_inputs(model, 16, 128, 4)
+        memory[name] = count_step(model, inputs, optimizer).total
+        works[name] = training_step(model, optimizer, inputs)
+    found = plan.times(works)
+    yield compared(
+        "step 16 x 128: Intrinsic-SAID / full fine-tuning",
+        found["intrinsic-said"],
+        found["full"],
+        1.4,
+    )
+    yield Check(
+        "training memory: Intrinsic-SAID / full fine-tuning",
+        memory["intrinsic-said"] / memory["full"],
+        1.0,
+        f"{memory['intrinsic-said'] / 1e6:,.1f} of {memory['full'] / 1e6:,.1f} MB",
+        strictly=True,
+    )
+
+
+def bench(plan: Plan) -> Iterator[Check]:
+    """The command, as a user calls it."""
+    small = ["--batch", "2", "--length", "8", "--rounds", "1", "--new-tokens", "2"]
+    command = [sys.executable, "-m", "compacter.cli"]
+    started = time.perf_counter()
+    rows = _json([*command, "bench", "--model", "t5-small", *(small if plan.quick else [])])
+    minutes = (time.perf_counter() - started) / 60
+    params = {
+        (row["method"], row.get("n")): row["trainable"]
+        for row in _json([*command, "params", "--model", "t5-small"])
+    }
+    methods = rows["methods"]
+    differing = [m["method"] for m in methods if params[m["method"], m["n"]] != m["trainable"]]
+    missing = set(METHODS) - {m["method"] for m in methods}
+    yield Check("compacter bench --model t5-small: minutes", minutes, 6.0)
+    yield Check("compacter bench: methods that are missing", len(missing), 0)
+    yield Check("compacter bench: parameters unlike `params`", len(differing), 0)
+
+
+def _json(command: list[str]) -> Any:
+    done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+PARTS: dict[str, Callable[[Plan], Iterator[Check]]] = {
+    "steps": steps,
+    "small": small,
+    "activations": activations,
+    "decode": decode,
+    "mixed": mixed,
+    "intrinsic": intrinsic,
+    "bench": bench,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them")
+    parser.add_argument("--rounds", type=int, default=15, help="turns that everything gets")
+    parser.add_argument("--quick", action="store_true", help="tiny models, to try the script")
+    parser.add_argument("--output", type=Path, help="a JSON file for the figures")
+    arguments = parser.parse_args()
+    unknown = set(arguments.only.split(",")) - set(PARTS)
+    if unknown:
+        parser.error(f"unknown parts {', '.join(sorted(unknown))}; expected {', '.join(PARTS)}")
+    plan = Plan(arguments.quick, arguments.rounds)
+    checks: list[Check] = []
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {plan.rounds} turns")
+    for part in arguments.only.split(","):
+        for check in PARTS[part](plan):
+            value = "" if check.value is None else f"{check.value:.3f}"
+            sign = "<" if check.strictly else "<="
+            print(
+                f"{check.verdict:13} {value:>7} {sign:>2} {check.limit:<5g} {check.name}"
+                + (f" ({check.note})" if check.note else ""),
+                flush=True,
+            )
+            checks.append(check)
+    if arguments.output is not None:
+        rows = [{**asdict(check), "verdict": check.verdict} for check in checks]
+        arguments.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return int(any(check.verdict == "FAIL" for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

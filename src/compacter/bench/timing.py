@@ -1,0 +1,53 @@
+"""Timing on machines that are never quiet: several pieces of work turn by turn in one process,
+compared by the ratios of their medians and of their minima."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of every turn."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def minimum(self) -> float:
+        return min(self.seconds)
+
+    def ratios(self, other: Timing) -> tuple[float, float]:
+        """Of the medians and of the minima."""
+        return self.median / other.median, self.minimum / other.minimum
+
+
+def take_turns(
+    work: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    wait: Callable[[], object] = lambda: None,
+    on_round: Callable[[int], object] = lambda number: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
+    """Call everything once in every round, so that a slow minute slows all alike. Each round
+    begins with another piece, so that none has always the same one before it. `wait` is called
+    before the clock is read, for devices that work on their own."""
+    names = list(work)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        on_round(number)
+        first = number % len(names) if names else 0
+        for name in names[first:] + names[:first]:
+            wait()
+            start = clock()
+            work[name]()
+            wait()
+            seconds[name].append(clock() - start)
+    return {name: Timing(tuple(found)) for name, found in seconds.items()}

@@ -1,0 +1,105 @@
+"""What is measured: a model with random weights, a batch of random tokens, a training step and
+greedy decoding. Neither time nor memory depends on what the numbers are."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from peft import TaskType
+from torch import Tensor, nn
+
+from compacter.errors import BenchError
+from compacter.methods.attach import attach, task_type
+from compacter.models import bare_model
+
+Inputs = dict[str, Tensor]
+
+TEXT_TASKS = (TaskType.SEQ_2_SEQ_LM, TaskType.CAUSAL_LM, TaskType.SEQ_CLS)
+
+
+def check_measurable(model: nn.Module, name: str) -> None:
+    """A model that reads tokens and has a loss."""
+    if task_type(model) not in TEXT_TASKS or not hasattr(model.config, "vocab_size"):
+        raise BenchError(
+            f"the model {name!r} is a {type(model).__name__}, which has no loss over text to train "
+            "on; expected an encoder-decoder such as t5-small, a decoder with a language-model "
+            "head, or a classifier of text: name its class with --head, such as "
+            "AutoModelForSequenceClassification"
+        )
+
+
+def check_positions(model: nn.Module, length: int, prompt: int) -> None:
+    """Where positions are learned there are only so many."""
+    most = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and length + prompt > most:
+        tokens = f"{length} tokens" + (f" and a prompt of {prompt}" if prompt else "")
+        raise BenchError(f"{tokens} do not fit the model, which has {most} positions")
+
+
+def make_inputs(model: nn.Module, batch: int, length: int, target_length: int) -> Inputs:
+    """A full batch, without padding: the same one for every method."""
+    bare = bare_model(model)
+    config: Any = bare.config
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(width: int) -> Tensor:
+        lowest = min(100, config.vocab_size // 2)  # above the special tokens
+        return torch.randint(lowest, config.vocab_size, (batch, width), generator=generator)
+
+    source = tokens(length)
+    inputs = {"input_ids": source, "attention_mask": torch.ones_like(source)}
+    task = task_type(bare)
+    if task is TaskType.SEQ_CLS:
+        labels = torch.randint(config.num_labels, (batch,), generator=generator)
+    elif task is TaskType.CAUSAL_LM:
+        labels = source.clone()
+    else:
+        labels = tokens(target_length)
+    device = next(model.parameters()).device
+    return {name: tensor.to(device) for name, tensor in (inputs | {"labels": labels}).items()}
+
+
+def adapted_copy(bare: nn.Module, method: str, settings: dict[str, Any]) -> nn.Module:
+    """The bare model with a method. Frozen weights are shared by all copies; full fine-tuning
+    changes them and gets its own."""
+    shared = {} if method == "full" else {id(p): p for p in bare.parameters()}
+    model = attach(copy.deepcopy(bare, shared), method, **settings)
+    return model.to(next(bare.parameters()).device).train()
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+
+
+def training_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Inputs
+) -> Callable[[], None]:
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(**inputs).loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def decoding(model: nn.Module, inputs: Inputs, new_tokens: int) -> Callable[[], Tensor] | None:
+    """Greedy decoding of the first row, or None for a model that does not write."""
+    if task_type(bare_model(model)) is TaskType.SEQ_CLS:
+        return None
+    given = {name: inputs[name][:1] for name in ("input_ids", "attention_mask")}
+
+    @torch.no_grad()
+    def decode() -> Tensor:
+        found: Tensor = model.generate(  # type: ignore[operator]
+            **given,
+            max_new_tokens=new_tokens,
+            min_new_tokens=new_tokens,
+            do_sample=False,
+            num_beams=1,
+        )
+        return found
+
+    return decode

@@ -1,0 +1,161 @@
+"""The scripts in benchmarks/: what they compare with, their verdicts, their table."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from adapting import logits, scramble
+from compacter.bench.work import make_inputs
+from compacter.models import layer_norms
+from tiny_models import TINY
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a script as it is found when it is run."""
+    for folder in ("benchmarks", "benchmarks/peers"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
+
+    def find(name: str) -> ModuleType:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return import_module(name)
+
+    return find
+
+
+def test_layer_norms_alone(script: Any):
+    bare = TINY["t5"]().requires_grad_(False)
+    model = script("subjects").make(bare, "layer norms")
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {f"{path}.weight" for path in layer_norms(bare)}
+    shared = {p.data_ptr() for p in bare.parameters()} & {p.data_ptr() for p in model.parameters()}
+    assert len(shared) == len(list(bare.parameters())) - len(trained)
+
+
+def test_the_formula_layer_by_layer_gives_the_same(script: Any, monkeypatch: pytest.MonkeyPatch):
+    subjects = script("subjects")
+    torch.manual_seed(0)
+    bare = TINY["t5"]()
+    models = []
+    for name in ("compacter", "compacter, layer by layer"):
+        torch.manual_seed(1)
+        model = subjects.make(bare, name).eval()
+        scramble(model)
+        models.append(model)
+    inputs = make_inputs(bare, 2, 6, 3)
+    expected = logits(models[0], **inputs)
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return original(*arguments)
+
+    original = subjects.bottleneck
+    monkeypatch.setattr(subjects, "bottleneck", counted)
+    torch.testing.assert_close(logits(models[1], **inputs), expected, rtol=1e-5, atol=1e-5)
+    assert len(calls) == 8  # two in each of four blocks
+    logits(models[0], **inputs)
+    assert len(calls) == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "strictly", "verdict"),
+    [
+        (1.03, False, "pass"),
+        (1.03, True, "FAIL"),
+        (1.0301, False, "FAIL"),
+        (0.5, True, "pass"),
+        (None, False, "not available"),
+    ],
+)
+def test_verdicts(script: Any, value: float | None, strictly: bool, verdict: str):
+    assert script("must_show").Check("name", value, 1.03, strictly=strictly).verdict == verdict
+
+
+def test_a_broken_promise_is_the_exit_code(
+    script: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+):
+    must_show = script("must_show")
+    check = must_show.Check
+    parts = {
+        "good": lambda plan: iter([check("kept", 1.0, 1.0), check("later", None, 1.0)]),
+        "bad": lambda plan: iter([check("broken", 2.0, 1.0, "a note")]),
+    }
+    monkeypatch.setattr(must_show, "PARTS", parts)
+    file = tmp_path / "figures.json"
+    monkeypatch.setattr(sys, "argv", ["must_show.py", "--only", "good", "--output", str(file)])
+    assert must_show.main() == 0
+    assert '"verdict": "not available"' in file.read_text()
+    monkeypatch.setattr(sys, "argv", ["must_show.py", "--only", "good,bad"])
+    assert must_show.main() == 1
+    assert "FAIL            2.000 <= 1     broken (a note)" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["must_show.py", "--only", "good,worse"])
+    with pytest.raises(SystemExit) as end:
+        must_show.main()
+    assert end.value.code == 2
+    assert "unknown parts worse; expected good, bad" in capsys.readouterr().err
+
+
+def test_the_exact_promises_can_be_measured(script: Any):
+    """Those that are counts need no quiet machine."""
+    must_show = script("must_show")
+    plan = must_show.Plan(quick=True, rounds=1)
+    (saved,) = must_show.activations(plan)
+    assert saved.value == pytest.approx(1.0, abs=0.05)
+    assert "+ 98,304" in saved.note  # 24 adapters, 2 k d numbers each: k = 128, d = 4
+
+
+def test_scaling_measures_each_point(script: Any, tmp_path: Path):
+    scaling = script("scaling")
+    point = scaling.Point(layers=1, width=64, length=4, batch=2, bottleneck=8)
+    found = scaling.measure(point, rounds=1)
+    assert found["bottleneck"] == 8
+    assert set(found["methods"]) == set(scaling.METHODS)
+    assert found["methods"]["adapter"]["saved_bytes"] > 0
+    scaling.plot({"layers": [found]}, tmp_path / "scaling.svg")
+    assert "compacter++" in (tmp_path / "scaling.svg").read_text(encoding="utf-8")
+    with pytest.raises(TypeError):
+        scaling.Point(depth=3)
+
+
+def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
+    run = script("run")
+    figure = {"ratio_of_medians": 1.25, "ratio_of_minima": 1.5}
+    results = {
+        "order": {"rounds": 3},
+        "ours": {
+            "versions": {"torch": "1", "peft": "2"},
+            "threads": 2,
+            "figures": {work: {"compacter": figure} for work in run.WORK if work != "mixed"},
+        },
+        "theirs": {"versions": {"adapters": "3"}, "figures": {"mixed": {"compacter": figure}}},
+    }
+    lines = run.markdown(results).splitlines()
+    assert len(lines) == 2 + len(run.WORK) + 2
+    assert [line.count("1.250 (1.500)") for line in lines[2:6]] == [1, 1, 1, 1]
+    assert lines[5].endswith("| 1.250 (1.500) |")  # the last column is theirs
+    assert lines[-1].endswith("3 turns, 2 threads. torch 1, peft 2; adapters 3.")
+
+
+def test_an_environment_is_made_once(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    run = script("run")
+    made: list[Any] = []
+    monkeypatch.setattr(run.venv, "create", lambda folder, **k: folder.mkdir(exist_ok=True))
+    monkeypatch.setattr(run.subprocess, "run", lambda command, **k: made.append(command))
+    for _ in range(2):
+        python = run.environment(tmp_path / "env", None, None)
+        assert python == tmp_path / "env" / "bin" / "python"
+    (command,) = made
+    assert command[-3:] == [f"torch=={torch.__version__.partition('+')[0]}", *run.PINS[1:]]
+    monkeypatch.setattr(run, "PINS", ("other==1",))
+    run.environment(tmp_path / "env", None, None)
+    assert len(made) == 2

@@ -1,0 +1,69 @@
+"""The figure: which score is drawn, and where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from compacter.bench.figure import _heights, _label, draw
+from compacter.methods import METHODS
+from compacter.paper import glue_average
+
+
+def report(model: str, *names: str) -> dict[str, Any]:
+    """A report with a figure of its own for every method."""
+    rows = [
+        {
+            "method": name,
+            "trainable": 10**index,
+            "percent": 10.0 ** (index - 6),
+            "step": {"median": 1.0, "ratio_of_medians": 1.0 - index / 20},
+            "memory": {"per_sample": 1e6 * (index + 1), "total": 1e9},
+        }
+        for index, name in enumerate(names)
+    ]
+    return {"model": model, "batch": 8, "length": 128, "methods": rows}
+
+
+def test_scores_given_win_over_the_papers():
+    label, heights = _heights(report("t5-base", "full", "bitfit"), {"full": 1.0, "adapter": 2.0})
+    assert (label, heights) == ("score", {"full": 1.0})
+
+
+def test_the_papers_scores_for_the_papers_models():
+    label, heights = _heights(report("google-t5/t5-base", "full", "bitfit"), None)
+    assert "GLUE (paper)" in label
+    assert heights == {name: glue_average("t5-base", name) for name in ("full", "bitfit")}
+
+
+def test_time_where_there_is_no_score():
+    label, heights = _heights(report("gpt2", "full", "bitfit"), None)
+    assert "time of a training step" in label
+    assert heights == {"full": 100.0, "bitfit": 95.0}
+
+
+def test_all_methods_are_drawn(tmp_path: Path):
+    file = tmp_path / "figure.svg"
+    assert draw(report("t5-small", *METHODS), file) == list(METHODS)
+    text = file.read_text(encoding="utf-8")
+    assert all(method.title in text for method in METHODS.values())
+
+
+def test_a_method_that_fits_no_budget_is_drawn_too(tmp_path: Path):
+    found = report("t5-small", "full", "bitfit")
+    found["methods"][0]["memory"]["per_sample"] = None
+    assert draw(found, tmp_path / "figure.html") == ["full", "bitfit"]
+    assert "1,000.0" in (tmp_path / "figure.html").read_text(encoding="utf-8")
+
+
+def test_labels_of_neighbours_do_not_hide_each_other():
+    figure = Figure(figsize=(8, 5))
+    axes = figure.add_subplot()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    figure.draw_without_rendering()
+    _label(axes, [("compacter", (0.5, 0.5), 5.0), ("adapter-lowrank", (0.5, 0.51), 5.0)])
+    first, second = (text.get_window_extent() for text in axes.texts)
+    assert not first.overlaps(second)

@@ -1,0 +1,203 @@
+"""`compacter bench`: JSON, tables, figures, and bad input."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compacter.bench import measure
+from compacter.cli import main
+from compacter.methods import METHODS
+from tiny_models import TINY
+
+QUICK = [
+    "--batch", "2", "--length", "6", "--target-length", "3", "--new-tokens", "2", "--rounds", "1",
+    "--device", "cpu", "--intrinsic-dim", "300", "--num-tokens", "5",
+]  # fmt: skip
+FEW = ["--methods", "compacter++,bitfit"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The configuration of a tiny T5."""
+    folder = tmp_path_factory.mktemp("t5")
+    tiny = TINY["t5"]()
+    tiny.config.architectures = [type(tiny).__name__]
+    tiny.config.save_pretrained(folder)
+    return str(folder)
+
+
+def command(capsys: Any, *arguments: str) -> tuple[int, str, str]:
+    """Run in this process: the exit code, standard output and standard error."""
+    sys.argv = ["compacter", *arguments]
+    with pytest.raises(SystemExit) as end:
+        main()
+    captured = capsys.readouterr()
+    return int(end.value.code or 0), captured.out, captured.err
+
+
+def test_json_has_the_parameters_of_params(model: str, capsys: Any):
+    """The same settings, so the same column: bench and params count one thing in one way."""
+    code, out, err = command(capsys, "bench", "--model", model, *QUICK, "--json")
+    assert code == 0
+    assert err.startswith("compacter: left out adapter-drop: ")
+    rows = json.loads(out)["methods"]
+    assert [row["method"] for row in rows] == [n for n in METHODS if n != "adapter-drop"]
+    code, out, _ = command(capsys, "params", "--model", model, "--json")
+    params = {(row["method"], row.get("n")): row for row in json.loads(out)}
+    for row in rows:
+        if row["method"] not in ("intrinsic-said", "prompt-tuning-r", "prompt-tuning-t"):
+            same = params[row["method"], row["n"]]
+            assert (row["trainable"], row["percent"]) == (same["trainable"], same["percent"])
+
+
+def test_tables_for_people(model: str, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    code, out, err = command(capsys, "bench", "--model", model, *QUICK, *FEW)
+    assert (code, err) == (0, "")
+    lines = [line for line in out.splitlines() if "compacter++" in line]
+    assert len(lines) == 2  # time and memory
+    assert "-26.5" in lines[0]  # Table 3's time of Compacter++
+    assert "-29.6" in lines[1]  # and its memory, divided by full fine-tuning's
+    assert "optimiser" in out
+    assert "fits 24 GB" in out
+
+
+def test_a_smaller_budget_gives_a_smaller_batch(model: str, capsys: Any):
+    batches = []
+    for budget in ("2MB", "4MB"):
+        more = ["--memory-budget", budget, "--json"]
+        code, out, _ = command(capsys, "bench", "--model", model, *QUICK, *FEW, *more)
+        assert code == 0
+        batches.append([row["memory"]["largest_batch"] for row in json.loads(out)["methods"]])
+    assert all(0 < small < large for small, large in zip(*batches, strict=True))
+
+
+def test_flags_win_over_a_preset(model: str, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+    seen = []
+
+    def measured(settings: Any, **others: Any) -> Any:
+        seen.append(settings)
+        return measure(settings, **others)
+
+    monkeypatch.setattr("compacter.bench.measure", measured)
+    flags = ["--preset", "table3", "--model", model, "--bottleneck", "8", "--json"]
+    code, out, _ = command(capsys, "bench", *QUICK, *FEW, *flags)
+    assert code == 0
+    settings = {"bottleneck": 8, "n": 4, "num_tokens": 5, "intrinsic_dim": 300}
+    assert json.loads(out)["settings"] == settings
+    assert (seen[0].model, seen[0].task, seen[0].memory_budget) == (model, "mnli", 24 * 10**9)
+
+
+@pytest.mark.parametrize("ending", ["svg", "html", "png"])
+def test_figures(model: str, capsys: Any, tmp_path: Path, ending: str):
+    scores = tmp_path / "scores.json"
+    rows = [{"method": "compacter++", "score": 86.47}, {"method": "bitfit", "score": 84.97}]
+    scores.write_text(json.dumps([*rows, {"method": "full", "score": None}]))
+    file = tmp_path / f"figure.{ending}"
+    flags = ["--figure", str(file), "--scores", str(scores), "--json"]
+    code, out, err = command(capsys, "bench", "--model", model, *QUICK, *FEW, *flags)
+    assert code == 0
+    assert err == f"compacter: wrote {file}\n"
+    assert len(json.loads(out)["methods"]) == 3
+    if ending == "png":
+        assert file.read_bytes().startswith(b"\x89PNG")
+        return
+    text = file.read_text(encoding="utf-8")
+    if ending == "svg":
+        ElementTree.fromstring(text)
+    assert "Compacter++" in text
+    assert "BitFit" in text
+    assert "Full fine-tuning" not in text  # which has no score
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "unknown method": (["--methods", "full,compactor"], "did you mean 'compacter'?"),
+    "no methods": (["--methods", " , "], "--methods is empty; expected names"),
+    "malformed budget": (["--memory-budget", "24 gigs"], "'24 gigs' does not fit; expected"),
+    "budget without unit": (["--memory-budget", "24"], "such as 24GB"),
+    "budget of nothing": (["--memory-budget", "0GB"], "expected a number above 0"),
+    "unknown preset": (["--preset", "table4"], "no preset 'table4'; expected table3"),
+    "unknown task": (["--task", "mnlli"], "mnli"),
+    "no rows": (["--batch", "0"], "batch=0 does not fit; expected a whole number from 1"),
+    "no rounds": (["--rounds", "0"], "rounds=0 does not fit"),
+    "no number": (["--length", "long"], "--length"),
+    "unknown model": (["--model", "t5-smal"], "did you mean 't5-small'?"),
+    "unknown class": (["--head", "T5ForDancing"], "no model class of transformers"),
+    "no loss": (["--model", "t5-small", "--head", "T5EncoderModel"], "has no loss over text"),
+    "unknown device": (["--device", "abacus", "--methods", "bitfit"], "'abacus' cannot be used"),
+    "picture of no kind": (["--figure", "figure.gif"], "ends with .svg, .png, .html"),
+    "picture in no folder": (["--figure", "nowhere/figure.svg"], "no folder 'nowhere'"),
+    "no scores": (["--figure", "f.svg", "--scores", "none.json"], "'none.json' cannot be read"),
+    "scores for nothing": (["--scores", "scores.json"], "without --figure"),
+    "n that does not fit": (["--n", "7", "--methods", "compacter"], "n=7"),
+    "unknown flag": (["--memory", "24GB"], "No such option"),
+    "stray argument": (["t5-small"], "unexpected extra argument"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scores.json").write_text("[]")
+    arguments, message = BAD[case]
+    code, out, err = command(capsys, "bench", *arguments)
+    assert code == 2
+    assert message in err
+    assert err.startswith("compacter: ")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
+
+
+BAD_WITH_MODEL: dict[str, tuple[list[str], str]] = {
+    "a budget nothing fits": (["--memory-budget", "1KB"], "one row takes 0.2 MB with"),
+    "too few layers": (["--methods", "adapter-drop"], "drop_layers=5 does not fit"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WITH_MODEL)
+def test_bad_input_with_a_good_model(case: str, model: str, capsys: Any):
+    arguments, message = BAD_WITH_MODEL[case]
+    code, out, err = command(capsys, "bench", "--model", model, *QUICK, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"method": "full"}', '[{"method": "full"}]', "[[]]"])
+def test_a_file_that_holds_no_scores(text: str, model: str, capsys: Any, tmp_path: Path):
+    file = tmp_path / "scores.json"
+    file.write_text(text)
+    flags = ["--figure", str(tmp_path / "figure.svg"), "--scores", str(file)]
+    code, _, err = command(capsys, "bench", "--model", model, *QUICK, *flags)
+    assert code == 2
+    assert "does not hold scores; expected what 'compacter compare --json' prints" in err
+
+
+def test_scores_of_other_methods(model: str, capsys: Any, tmp_path: Path):
+    file = tmp_path / "scores.json"
+    file.write_text('[{"method": "adapter", "score": 1}]')
+    flags = ["--figure", str(tmp_path / "figure.svg"), "--scores", str(file)]
+    code, _, err = command(capsys, "bench", "--model", model, *QUICK, *FEW, *flags)
+    assert code == 2
+    assert "none of the measured methods has a score" in err
+    assert not (tmp_path / "figure.svg").exists()
+
+
+def test_a_figure_without_matplotlib(
+    model: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Said before anything is measured."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("compacter.bench.measure", lambda *a, **k: pytest.fail("measured"))
+    flags = ["--figure", str(tmp_path / "figure.svg")]
+    code, _, err = command(capsys, "bench", "--model", model, *flags)
+    assert code == 2
+    assert "--figure needs matplotlib" in err
+    assert "pip install 'compacter-peft[bench]'" in err
