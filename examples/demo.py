@@ -1,8 +1,10 @@
 """Five ways to fine-tune a small pretrained model, side by side.
 
-The model is all-MiniLM-L6-v2 (22.7 million parameters), the task is `builtin/roles`: does sentence 2
-follow from sentence 1? Both come with the package, so nothing is downloaded. Each way trains on
-the same rows for as long; the words of the test sentences occur in no training sentence.
+The model is all-MiniLM-L6-v2 (22.7 million parameters), the task is `builtin/tone`: is the
+judgement good or bad, under negations and contrasts? Both come with the package, so nothing is
+downloaded.
+Each way trains on the same rows for as many epochs; the nouns and adjectives of the test sentences
+occur in no training sentence.
 
     python examples/demo.py
 """
@@ -16,12 +18,12 @@ import compacter
 
 METHODS = ("full", "compacter", "compacter++", "adapter", "head-only")
 OUTPUT = "runs/demo"
-QUESTIONS = (
-    ("The pirate rescued the princess.", "The princess was rescued by the pirate."),
-    ("The pirate rescued the princess.", "The pirate was rescued by the princess."),
-    ("The grumpy bishop lost the rubber glove.", "The bishop was grumpy."),
-    ("The grumpy bishop lost the rubber glove.", "The glove was grumpy."),
-    ("No astronauts apologized.", "Some astronauts apologized."),
+SENTENCES = (
+    "The exhibition was anything but shabby.",
+    "The dinner was hardly magnificent.",
+    "Although the opera was dismal, the tour was fabulous.",
+    "The poem was gorgeous, but the album was far from exciting.",
+    "I expected little, but the journey was not mediocre.",
 )
 
 
@@ -41,17 +43,16 @@ def main() -> None:
             f"{result.method:<12} {result.trainable:>11,} {result.percent:>10.3f} "
             f"{result.test['accuracy']:>9.1f} {result.seconds:>8.0f}"
         )
-    print("Accuracy on 1,000 test pairs in percent; guessing gets 50. The head, 770 numbers that all")
-    print("of them train, is not counted.")
+    print("Accuracy on 1,000 test sentences in percent; guessing gets 50. All of them train a head")
+    print("of 770 numbers, too.")
 
     run = f"{OUTPUT}/compacter++"
     size = os.path.getsize(f"{run}/adapter/adapter_model.safetensors")
-    print(f"\nWhat Compacter++ has learned is {size / 1024:.0f} KiB in {run}/adapter. Loaded again:")
-    answers = compacter.predict(
-        run, [{"sentence1": first, "sentence2": second} for first, second in QUESTIONS]
+    print(
+        f"\nWhat Compacter++ has learned is {size / 1024:.0f} KiB in {run}/adapter. Loaded again:"
     )
-    for (first, second), answer in zip(QUESTIONS, answers, strict=True):
-        print(f"  {first} {second}\n      {answer.text} ({answer.score:.0%} sure)")
+    for sentence, answer in zip(SENTENCES, compacter.predict(run, SENTENCES), strict=True):
+        print(f"  {sentence:<60} {answer.text} ({answer.score:.0%} sure)")
     print(f"\nAll of this took {(time.perf_counter() - began) / 60:.1f} minutes.")
 
 

@@ -67,7 +67,7 @@ def test_ready_recipes(tmp_path, monkeypatch):
         known = settings_of(METHODS[recipe.method])
         assert recipe.method_settings().keys() <= known
     assert Recipe.read("demo", {"method": "full"}).method == "full"
-    assert Recipe.read("demo").task == Recipe.make({}).task_name() == "builtin/roles"
+    assert Recipe.make({}).task_name() == "builtin/roles"
     Path("demo").write_text("method: bitfit")
     assert Recipe.read("demo").method == "bitfit", "a file comes before a ready recipe"
 
@@ -132,7 +132,10 @@ def test_schedules_are_the_papers(task, epochs, batch, length, warmup):
 
 def test_what_the_paper_does_not_cover():
     roles = find_task("builtin/roles")
-    assert defaults_for(roles, "compacter++", "other", rows=5_000).epochs == 3
+    found = defaults_for(roles, "compacter++", "other", rows=5_000)
+    assert (found.epochs, found.batch_size, found.dropout) == (2, 16, 0.0)
+    assert found.learning_rate == learning_rate("compacter++", "glue", "t5-base")
+    assert defaults_for(roles, "full", "other", rows=5_000).learning_rate == 1e-4
     assert model_size("t5", 768) == "t5-base"
     assert model_size("t5", 512) == "t5-small"
     assert model_size("bert", 768) == "other"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import typer

@@ -164,6 +164,7 @@ def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig
             "batch_size": batch_size,
             "max_length": recipe.max_length or defaults.max_length,
             "warmup_steps": warmup,
+            "dropout": defaults.dropout if recipe.dropout is None else recipe.dropout,
         }
     )
 
