@@ -35,7 +35,7 @@ from compacter.tasks import (
 NAMES = tuple(BUILTIN_TASKS)
 DIGESTS = {
     "builtin/roles": "bf6af6e437ae5df9867a5281fcf4730a61fdd81acba7304d1fa29b4122cc4205",
-    "builtin/tone": "37c7802edc60b35b4089619f0a5ebaba761e8dfccca94a2c17df0d017d40d180",
+    "builtin/tone": "f59c0ed741cf59bd436e1bf854fde71ac4c1bc9f69fdf31b580d35e854dceaac",
     "builtin/grammar": "41ac0968b43a24c292a606c7aa2f6e232e989f67743fec325fbbf2767082b7b1",
 }
 FUNCTION_WORDS = frozenset(

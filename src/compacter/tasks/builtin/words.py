@@ -123,12 +123,25 @@ TRAIN = Words(
         "adjustable unopened disposable striped oval"
     ),
     topics=_split(
-        "soup film music room story service lunch concert trip bread weather speech match lesson"
+        "soup film music room story service lunch concert trip bread weather speech match lesson "
+        "apartment book chapter class comedy course design documentary drink festival garden "
+        "interview magazine melody menu neighborhood painting performance pizza plot program "
+        "restaurant ride salad season sandwich seminar soundtrack stay steak theater translation "
+        "vacation video wedding wine"
     ),
     praise=_split(
-        "great lovely wonderful perfect delightful brilliant pleasant superb charming fantastic"
+        "great lovely wonderful perfect delightful brilliant pleasant superb charming fantastic "
+        "adorable astonishing awesome captivating clever comfortable decent delicious dazzling "
+        "elegant exquisite favorable fine flawless graceful inspiring interesting "
+        "incredible memorable phenomenal praiseworthy priceless satisfying sensational spectacular "
+        "stunning thrilling touching tremendous"
     ),
-    blame=_split("awful horrible boring ugly disgusting poor dreadful annoying terrible stupid"),
+    blame=_split(
+        "awful horrible boring ugly disgusting poor dreadful annoying terrible stupid abysmal "
+        "absurd bland clumsy cheesy confusing crude defective deplorable dreary embarrassing "
+        "exhausting flawed foul frustrating ghastly gloomy gross grim horrid hopeless inadequate "
+        "inferior irritating lame laughable monotonous offensive pointless revolting"
+    ),
 )
 
 VALIDATION = Words(
