@@ -15,6 +15,7 @@ import os
 import time
 
 import compacter
+from compacter.training.progress import silence_transformers
 
 METHODS = ("full", "compacter", "compacter++", "adapter", "head-only")
 OUTPUT = "runs/demo"
@@ -29,6 +30,7 @@ SENTENCES = (
 
 def main() -> None:
     began = time.perf_counter()
+    silence_transformers()
     results = compacter.compare(
         recipe="demo",
         methods=METHODS,
