@@ -25,7 +25,7 @@ def case(request):
     return model, config, inputs_of(family), logits(TINY[family](), **inputs_of(family))
 
 
-def close(found, expected):
+def assert_close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -34,17 +34,17 @@ def test_merging_twice_is_merging_once(case):
     expected = logits(model, **inputs)
     model.merge_adapter()
     model.merge_adapter()
-    close(logits(model, **inputs), expected)
+    assert_close(logits(model, **inputs), expected)
     model.unmerge_adapter()
-    close(logits(model, **inputs), expected)
+    assert_close(logits(model, **inputs), expected)
     model.merge_adapter()
-    close(logits(model.merge_and_unload(), **inputs), expected)
+    assert_close(logits(model.merge_and_unload(), **inputs), expected)
 
 
 def test_unloading_a_merged_adapter_gives_the_base_model(case):
     model, _, inputs, base = case
     model.merge_adapter()
-    close(logits(model.unload(), **inputs), base)
+    assert_close(logits(model.unload(), **inputs), base)
 
 
 def test_disabling_a_merged_adapter_gives_the_base_model(case):
@@ -52,8 +52,8 @@ def test_disabling_a_merged_adapter_gives_the_base_model(case):
     expected = logits(model, **inputs)
     model.merge_adapter()
     with model.disable_adapter():
-        close(logits(model, **inputs), base)
-    close(logits(model, **inputs), expected)
+        assert_close(logits(model, **inputs), base)
+    assert_close(logits(model, **inputs), expected)
 
 
 def test_what_cannot_be_merged_is_refused(case):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.utils import logging
 
 
-class Lines(TrainerCallback):
+class Lines(TrainerCallback, ABC):
     """Tells in lines how a run goes: of the processes of a run, the first."""
 
     def __init__(self) -> None:
@@ -19,8 +20,9 @@ class Lines(TrainerCallback):
         self.begun_at = 0
         self.loss = ""
 
+    @abstractmethod
     def write(self, line: str) -> None:
-        raise NotImplementedError
+        """Where the lines go."""
 
     def on_loss(self, line: str) -> None:
         self.write(line)
