@@ -1,4 +1,5 @@
-"""What a run leaves behind, as plain data. docs/training.md describes every field."""
+"""What a run leaves behind, as plain data. docs/training.md describes every field. Importing this
+imports no torch."""
 
 from __future__ import annotations
 
@@ -8,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from compacter.errors import TrainingError
 from compacter.tasks import Row
-from compacter.training.pipelines import Prediction
 
+if TYPE_CHECKING:
+    from compacter.training.pipelines import Prediction
+
+CHECKPOINTS = "checkpoints"
 RESULT_NAME = "result.json"
 PREDICTIONS_NAME = "predictions.jsonl"
 ADAPTER_NAME = "adapter"
