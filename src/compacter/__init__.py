@@ -17,8 +17,9 @@ from compacter.compatibility import check_versions
 from compacter.peft_import import register_when_peft_is_imported
 
 if TYPE_CHECKING:
+    from compacter.experiments.compare import compare
     from compacter.methods.attach import attach
-    from compacter.training.api import compare, train
+    from compacter.training.api import train
     from compacter.training.inference import evaluate, predict
     from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 
@@ -41,7 +42,7 @@ __all__ = [
 
 _HOMES = {
     "attach": "compacter.methods.attach",
-    "compare": "compacter.training.api",
+    "compare": "compacter.experiments.compare",
     "evaluate": "compacter.training.inference",
     "predict": "compacter.training.inference",
     "train": "compacter.training.api",

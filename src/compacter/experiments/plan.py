@@ -42,16 +42,16 @@ def label(grid: Grid, recipe: Recipe) -> str:
 def _planned(recipe: Recipe, name: str, data: _Data) -> Planned:
     from compacter.training.run import resolve
 
-    said = given(recipe)
+    said, open_ = given(recipe), recipe.model_dump(mode="json")
+    unread = run_id(open_, None)
     try:
         resolved, _, splits, _ = resolve(recipe, data.load)
     except (CompacterError, OSError) as error:
-        plain = recipe.model_dump(mode="json")
-        identity = run_id(plain, None)
-        return Planned(identity, name, said, plain, None, str(error), type(error).__name__)
+        kind = type(error).__name__
+        return Planned(unread, name, said, open_, None, unread, str(error), kind)
     plain = resolved.model_dump(mode="json")
     digest = data.fingerprint(recipe, splits)
-    return Planned(run_id(plain, digest), name, said, plain, digest)
+    return Planned(run_id(plain, digest), name, said, plain, digest, unread)
 
 
 class _Data:

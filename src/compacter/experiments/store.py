@@ -59,6 +59,8 @@ class Planned:
     """The same, filled in."""
     data_fingerprint: str | None
     """None: its data or model could not be read, and `error` says why."""
+    unread_id: str
+    """Its id as long as its data could not be read."""
     error: str | None = None
     kind: str | None = None
 
