@@ -18,6 +18,7 @@ from compacter.peft_import import register_when_peft_is_imported
 
 if TYPE_CHECKING:
     from compacter.experiments.compare import compare
+    from compacter.experiments.sweep import sweep
     from compacter.methods.attach import attach
     from compacter.training.api import train
     from compacter.training.inference import evaluate, predict
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "evaluate",
     "predict",
+    "sweep",
     "train",
 ]
 
@@ -45,6 +47,7 @@ _HOMES = {
     "compare": "compacter.experiments.compare",
     "evaluate": "compacter.training.inference",
     "predict": "compacter.training.inference",
+    "sweep": "compacter.experiments.sweep",
     "train": "compacter.training.api",
     "BitFitConfig": "compacter.tuners",
     "CompacterConfig": "compacter.tuners",

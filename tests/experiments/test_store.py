@@ -19,7 +19,7 @@ RECIPE = {"method": "full", "task": "rte", "seed": 1, "n": None}
 
 
 def planned(name: str) -> Planned:
-    return Planned(name, f"run {name}", {"method": "full", "task": "rte"}, RECIPE, "f00")
+    return Planned(name, f"run {name}", {"method": "full", "task": "rte"}, RECIPE, "f00", "u")
 
 
 @pytest.fixture

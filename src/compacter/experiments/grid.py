@@ -119,20 +119,28 @@ class Grid:
         is a training size above what a task has."""
         from compacter.training.run import for_method
 
+        found: dict[Recipe, None] = {}
+        for recipe in self.check():
+            found[for_method(recipe, recipe.method)] = None
+        return list(found)
+
+    def check(self) -> list[Recipe]:
+        """All combinations as they are given. Names that do not exist, and values that do not fit,
+        are told here, before torch is imported."""
         if not self.axes:
             raise ExperimentError(
                 "there is nothing to vary: no axis is given; name a grid (one of "
                 f"{', '.join(ready_grids())}, or a file), or give axes"
             )
-        found: dict[Recipe, None] = {}
+        found = []
         for values in self._combinations(dict(self.base), self._ordered()):
             recipe = Recipe.make(values)
             _check_names(recipe)
             if "max_train_samples" not in self.axes or _has_rows(recipe):
-                found[for_method(recipe, recipe.method)] = None
+                found.append(recipe)
         if not found:
             raise ExperimentError("no run is left: every training size is above what its task has")
-        return list(found)
+        return found
 
     def _combinations(
         self, values: dict[str, Any], names: Sequence[str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,46 +12,12 @@ from compacter.errors import ExperimentError
 from compacter.experiments.engines import Ended, Engine
 from compacter.experiments.engines.local import Local
 from compacter.experiments.grid import Grid
-from compacter.experiments.pace import Pace
-from compacter.experiments.store import LOGS, STATES, Planned, Run, Store
+from compacter.experiments.overview import Overview
+from compacter.experiments.store import LOGS, Planned, Run, Store
 
 LOST_AT_MOST = 3  # times that a run's process may be lost before the run counts as failed
 TICK = 1.0  # seconds between looks at what goes on
 PLANNING = "planning"
-
-
-@dataclass
-class Overview:
-    """How a sweep stands."""
-
-    runs: dict[str, Run]
-    slots: int
-    pace: Pace = field(default_factory=Pace)
-
-    def count(self) -> dict[str, int]:
-        """The number of runs in each state."""
-        found = Counter(run.state for run in self.runs.values())
-        return {state: found[state] for state in STATES}
-
-    def running(self) -> list[Run]:
-        return [run for run in self.runs.values() if run.state == "running"]
-
-    def seconds_left(self) -> float | None:
-        """None if no finished run tells."""
-        total = 0.0
-        for run in self.runs.values():
-            if run.state in ("waiting", "running"):
-                seconds = self.pace.seconds(run.given)
-                if seconds is None:
-                    return None
-                share = run.step / run.steps if run.step and run.steps else 0.0
-                total += seconds * (1 - share)
-        return total / self.slots
-
-    def update(self, run: Run) -> None:
-        self.runs[run.id] = run
-        if run.state == "done":
-            self.pace.add(run)
 
 
 Watch = Callable[[Overview, Run | None], None]
