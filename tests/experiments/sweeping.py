@@ -17,7 +17,7 @@ COMPARED = ("method", "seed", "test", "validation", "score", "best_checkpoint", 
 
 def small_grid(folder: Path, **axes: Any) -> Grid:
     """Four runs of eight checkpoints."""
-    values = recipe_values("bert", folder, epochs=4, batch_size=16, save_steps=10)
+    values = recipe_values("bert", folder, epochs=4, batch_size=16, save_steps=5)
     values |= {"text_columns": ["text"], "bottleneck": 8, "max_train_samples": 160}
     axes = axes or {"method": ["compacter", "full"], "seed": [1, 2]}
     return Grid.make({**{k: v for k, v in values.items() if k not in axes}, "axes": axes})

@@ -37,7 +37,7 @@ def undisturbed(grid, tmp_path_factory) -> Path:
 
 def trainings(output: Path) -> list[int]:
     """How often each run was begun, by its log."""
-    logs = (output / "runs").glob("*/train.log")
+    logs = output.glob("runs/*/train.log")
     return [log.read_text().count("parameters are trained") for log in logs]
 
 
@@ -78,18 +78,34 @@ def test_finished_runs_are_skipped_and_a_grid_may_grow(undisturbed, grid):
     sweep(grid, undisturbed, engine=engine)
 
 
+def marks(output: Path) -> set[Path]:
+    """What tells that runs have come further."""
+    return {*output.glob("runs/*/checkpoints/*"), *output.glob("runs/*/result.json")}
+
+
 def test_kill_9_of_a_sweep_at_ten_random_moments(undisturbed, grid, tmp_path):
+    """Every other time after some run has come further, so that there is something to lose."""
     draw = random.Random(5)
     output = tmp_path / "sweep"
-    seen: dict[str, int] = {}
-    for _ in range(10):
+    (first,) = sweep(grid, output, method="compacter", seed=[1])
+    known = marks(output)
+    seen = {first.id: (output / "runs" / first.id / "result.json").stat().st_mtime_ns}
+    for kill in range(10):
         process = start_sweep(grid, output)
-        process.join(draw.uniform(0.2, 2.0))
+        deadline = time.monotonic() + DEADLINE
+        while kill % 2 and marks(output) <= known:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.join(draw.uniform(0, 0.5))
+        assert process.exitcode is None, "the sweep ended before it could be killed"
         os.kill(process.pid, signal.SIGKILL)
         process.join()
+        known |= marks(output)
         for path in output.glob("runs/*/result.json"):
             written = path.stat().st_mtime_ns
             assert seen.setdefault(path.parent.name, written) == written, "it ran twice"
+    assert len(seen) < 4, "nothing was left to resume"
+    assert len(known) > 1 + 4, "no run was cut off in its middle"
     process = start_sweep(grid, output)
     process.join(DEADLINE)
     assert process.exitcode == 0
