@@ -15,7 +15,7 @@ from sweeping import results, small_grid
 
 pytest.importorskip("ray")
 
-from compacter.experiments.engines.ray import Ray  # noqa: E402
+from compacter.experiments.engines.ray import Ray
 
 
 @pytest.fixture(scope="module")

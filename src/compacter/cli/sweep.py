@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compacter.experiments.overview import Overview
 
 ENGINES = ("local", "ray")
+BAR = 20
 
 
 @with_recipe()
@@ -178,11 +179,14 @@ def _say(line: str) -> None:
 
 
 def _place(overview: Overview) -> str:
-    count = overview.count()
-    ended = sum(count[state] for state in ("done", "diverged", "failed"))
     left = overview.seconds_left()
     time = "" if left is None else f", about {clock(left)} left"
-    return f"{ended}/{len(overview.runs)}{time}"
+    return f"{_ended(overview)}/{len(overview.runs)}{time}"
+
+
+def _ended(overview: Overview) -> int:
+    count = overview.count()
+    return count["done"] + count["diverged"] + count["failed"]
 
 
 def describe(run: Run) -> str:
@@ -198,14 +202,10 @@ def describe(run: Run) -> str:
 
 
 def _picture(overview: Overview) -> Any:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
     from rich.text import Text
 
-    count = overview.count()
-    ended = sum(count[state] for state in ("done", "diverged", "failed"))
-    return Group(
-        ProgressBar(total=max(1, len(overview.runs)), completed=ended, width=40),
-        Text(f"{_place(overview)}; {told(count)}"),
-        *(Text(describe(run), no_wrap=True) for run in overview.running()),
-    )
+    full = BAR * _ended(overview) // max(1, len(overview.runs))
+    bar = "#" * full + "." * (BAR - full)
+    lines = [f"[{bar}] {_place(overview)}; {told(overview.count())}"]
+    lines += [describe(run) for run in overview.running()]
+    return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")

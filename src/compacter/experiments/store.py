@@ -28,7 +28,12 @@ from typing import Any, Literal, Self
 import yaml
 
 from compacter.errors import ExperimentError
-from compacter.training.result import CHECKPOINTS, RESULT_NAME, write_atomically
+from compacter.training.result import (
+    CHECKPOINTS,
+    RESULT_NAME,
+    read_summary,
+    write_atomically,
+)
 
 SWEEP_NAME = "sweep.yaml"
 PLAN_NAME = "plan.json"
@@ -256,7 +261,7 @@ class Store:
         given = planned.given if planned else {}
         label = planned.label if planned else ""
         folder = self.run_folder(run)
-        result = _read(folder / RESULT_NAME)
+        result = read_summary(folder)
         if result:
             return Run(
                 run,

@@ -68,6 +68,18 @@ def read_result(folder: Path) -> Result:
         raise TrainingError(f"{str(path)!r} is not the result of a run: {error}") from None
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """A result without its curve, which is most of the file and stands last in it; empty if there
+    is none. Many results are listed so in the time that a few take to be read whole."""
+    try:
+        text = (folder / RESULT_NAME).read_text(encoding="utf-8")
+        head, curve, _ = text.partition(',\n "curve": [')
+        found = json.loads(f"{head}\n}}" if curve and text.endswith("}\n") else text)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def write_predictions(
     folder: Path, rows: Sequence[Row], predictions: Sequence[Prediction], split: str
 ) -> None:
