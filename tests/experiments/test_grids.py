@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -169,6 +171,17 @@ def test_the_batches_of_the_efficiency_grid_fill_24_gigabytes():
         assert (recipe.task, recipe.epochs) == ("mnli", 1)
         assert recipe.batch_size == 24 * 1024 // row["memory_mb"]
     assert not recipes
+
+
+def test_the_table_of_grids_in_the_docs(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \|", page, re.MULTILINE)
+    counts = {name: int(count.replace(",", "")) for name, count in rows}
+    assert counts == {name: len(Grid.read(name).recipes()) for name in ready_grids()}
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "grid.yaml").write_text(example)
+    assert len(Grid.read(tmp_path / "grid.yaml").recipes()) == 54
+    assert "= 54." in page
 
 
 def test_every_ready_grid_says_what_it_is():

@@ -69,6 +69,12 @@ def test_no_dashboard_and_no_statistics(engine):
     assert not engine.ray.worker.global_worker.node.address_info["webui_url"]
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:port", "ray://127.0.0.1:1"])
+def test_no_cluster_at_an_address(address):
+    with pytest.raises(ExperimentError, match=f"there is no Ray cluster at '{address}': "):
+        Ray(address)
+
+
 def test_shares_that_do_not_fit(engine):
     with pytest.raises(ExperimentError, match="cpus=0 and gpus=0 do not fit"):
         Ray(cpus=0)

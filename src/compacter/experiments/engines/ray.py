@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from typing import Any
 
 from compacter.errors import ExperimentError, ExtraError
 from compacter.experiments.engines import Call, Ended
+
+REACH_SECONDS = 10
 
 
 class Ray:
@@ -33,13 +36,14 @@ class Ray:
             ) from None
         self.ray: Any = ray
         try:
+            _reach(address)
             ray.init(
                 address=address or "local",
                 include_dashboard=None if address else False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise ExperimentError(
                 f"there is no Ray cluster at {address or 'this machine'!r}: {reason}"
@@ -89,6 +93,13 @@ class Ray:
         except self.ray.exceptions.RayError as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             return Ended(key, lost=f"Ray lost the worker of the run: {lines[0]}")
+
+
+def _reach(address: str | None) -> None:
+    """Raise at once if nobody listens at HOST:PORT; Ray itself would try for minutes."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon:
+        socket.create_connection((host, int(port)), REACH_SECONDS).close()
 
 
 def _serve(call: Call, folder: str, threads: int) -> Any:
