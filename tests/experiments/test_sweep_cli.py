@@ -47,7 +47,7 @@ def test_kill_9_and_the_same_command_again(file, tmp_path, capsys):
     arguments = ["sweep", str(file), "--output", str(output), "--methods", "compacter"]
     process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not list(output.glob("runs/*/checkpoints/*")):
+    while not list(output.glob("runs/*/checkpoints/checkpoint-10")):  # so the one before is whole
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.01)
@@ -62,6 +62,10 @@ def test_kill_9_and_the_same_command_again(file, tmp_path, capsys):
     assert err.count("done     ") == 2
     assert err.splitlines()[0] == f"2 runs: 2 waiting; all in {output}"
     assert len(results(output)) == 2
+    for log in output.glob("runs/*/train.log"):
+        assert log.read_text().count("step 5: validation") == 1, "it began anew"
+    begun = [log.read_text().count("are trained") for log in output.glob("runs/*/train.log")]
+    assert sorted(begun) == [1, 2]
     code, out, _ = command(capsys, *arguments, "--dry-run")
     assert out.splitlines()[0] == "2 runs: 2 done, 0 to do"
     code, out, _ = command(capsys, *arguments, "--dry-run", "--axis", "seed=1,2,3", "--json")
