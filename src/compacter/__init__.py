@@ -17,8 +17,10 @@ from compacter.compatibility import check_versions
 from compacter.peft_import import register_when_peft_is_imported
 
 if TYPE_CHECKING:
+    from compacter.experiments.compare import compare
+    from compacter.experiments.sweep import sweep
     from compacter.methods.attach import attach
-    from compacter.training.api import compare, train
+    from compacter.training.api import train
     from compacter.training.inference import evaluate, predict
     from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
     from compacter.tuners.loading import load_adapters
@@ -38,15 +40,17 @@ __all__ = [
     "evaluate",
     "load_adapters",
     "predict",
+    "sweep",
     "train",
 ]
 
 _HOMES = {
     "attach": "compacter.methods.attach",
-    "compare": "compacter.training.api",
+    "compare": "compacter.experiments.compare",
     "evaluate": "compacter.training.inference",
     "load_adapters": "compacter.tuners.loading",
     "predict": "compacter.training.inference",
+    "sweep": "compacter.experiments.sweep",
     "train": "compacter.training.api",
     "BitFitConfig": "compacter.tuners",
     "CompacterConfig": "compacter.tuners",

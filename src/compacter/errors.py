@@ -38,3 +38,7 @@ class BenchError(CompacterError):
 
 class TrainingError(CompacterError):
     """training/: a recipe that does not fit, or a run that cannot start, go on or finish."""
+
+
+class ExperimentError(CompacterError):
+    """experiments/: a grid that does not fit, or a folder that holds no sweep."""

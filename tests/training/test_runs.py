@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from compacter.errors import CompacterError, TrainingError
+from compacter.experiments.compare import compare
 from compacter.training import Recipe, evaluate, predict, read_result, train
-from compacter.training.api import compare
 from compacter.training.inference import load_run
 from compacter.training.memory import peak_memory, reset_peak_memory
 from compacter.training.run import make_trainer, prepare

@@ -13,6 +13,8 @@ from compacter.cli.methods import methods
 from compacter.cli.params import params
 from compacter.cli.preview import preview
 from compacter.cli.recipes import recipes
+from compacter.cli.runs import runs
+from compacter.cli.sweep import sweep
 from compacter.cli.tasks import tasks
 from compacter.cli.train import compare, evaluate, predict, train
 
@@ -33,6 +35,8 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(compare)
 app.command()(bench)
+app.command()(sweep)
+app.command()(runs)
 
 
 def _print_version(wanted: bool) -> None:

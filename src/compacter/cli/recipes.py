@@ -8,22 +8,27 @@ from typing import Annotated
 import typer
 
 from compacter.cli.output import print_json
+from compacter.experiments.grid import ready_grids
 from compacter.training.recipe import ready_recipes
 
 
 def recipes(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """List the ready recipes: 'compacter train NAME' runs one, and flags win over it."""
+    """List the ready recipes of 'compacter train NAME' and grids of 'compacter sweep NAME'."""
     found = [
-        {"recipe": name, "file": str(path), "about": _about(path)}
-        for name, path in ready_recipes().items()
+        {"recipe": name, "kind": kind, "file": str(path), "about": _about(path)}
+        for kind, ready in (("recipe", ready_recipes()), ("grid", ready_grids()))
+        for name, path in ready.items()
     ]
     if as_json:
         print_json(found)
         return
-    for entry in found:
-        typer.echo(f"{entry['recipe']:<18} {entry['about']}")
+    for kind, title in (("recipe", "for 'compacter train'"), ("grid", "for 'compacter sweep'")):
+        typer.echo(f"{title}:")
+        for entry in found:
+            if entry["kind"] == kind:
+                typer.echo(f"  {entry['recipe']:<18} {entry['about']}")
 
 
 def _about(path: Path) -> str:

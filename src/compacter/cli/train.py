@@ -87,7 +87,7 @@ def compare(
     names = [name.strip() for name in methods.split(",") if name.strip()]
     if not names:
         raise TrainingError("--methods is empty; expected names with commas between them")
-    from compacter.training.api import compare as run
+    from compacter.experiments.compare import compare as run
     from compacter.training.progress import silence_transformers
 
     silence_transformers()

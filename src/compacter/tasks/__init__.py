@@ -42,6 +42,7 @@ from compacter.tasks.table import BUILTIN_TASKS, SPLITS, TASKS, Split, Task, fin
 __all__ = [
     "BUILTIN_TASKS",
     "SPLITS",
+    "SPLIT_SEED",
     "TASKS",
     "Answer",
     "Builtin",

@@ -6,6 +6,7 @@ beside the result."""
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -167,18 +168,27 @@ class Recipe(BaseModel):
         )
 
 
-def read_recipe(path: Path) -> dict[str, Any]:
+class _Loader(yaml.SafeLoader):
+    """YAML's own loader takes 3e-4 for text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def read_recipe(path: Path, what: str = "recipe") -> dict[str, Any]:
     """The keys and values of a YAML file."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # a safe loader
     except (OSError, UnicodeDecodeError) as error:
-        raise TrainingError(f"the recipe {str(path)!r} cannot be read: {error}") from None
+        raise TrainingError(f"the {what} {str(path)!r} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
-        raise TrainingError(f"the recipe {str(path)!r} is not YAML: {reason}") from None
+        raise TrainingError(f"the {what} {str(path)!r} is not YAML: {reason}") from None
     if values is not None and not isinstance(values, dict):
         raise TrainingError(
-            f"the recipe {str(path)!r} holds a {type(values).__name__}; expected lines of "
+            f"the {what} {str(path)!r} holds a {type(values).__name__}; expected lines of "
             "'key: value'"
         )
     return values or {}
@@ -186,13 +196,18 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 def find_recipe(name: str | Path) -> Path:
     """The file of that name, or the ready recipe."""
-    path, ready = Path(name), ready_recipes()
+    return find_file(name, ready_recipes(), "recipe")
+
+
+def find_file(name: str | Path, ready: dict[str, Path], what: str) -> Path:
+    """The file of that name, or the one that the package brings."""
+    path = Path(name)
     if path.exists() or str(name) not in ready:
         if not path.exists() and path.name == str(name) and not path.suffix:
             near = difflib.get_close_matches(str(name), ready, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"ready ones: {', '.join(ready)}"
             raise TrainingError(
-                f"there is no recipe {str(name)!r}, nor a file of that name; {hint}"
+                f"there is no {what} {str(name)!r}, nor a file of that name; {hint}"
             )
         return path
     return ready[str(name)]
@@ -200,5 +215,9 @@ def find_recipe(name: str | Path) -> Path:
 
 def ready_recipes() -> dict[str, Path]:
     """The recipes that the package brings, by name."""
-    folder = Path(__file__).parents[1] / "recipes"
+    return ready_files("recipes")
+
+
+def ready_files(kind: str) -> dict[str, Path]:
+    folder = Path(__file__).parents[1] / kind
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}

@@ -1,4 +1,5 @@
-"""What a run leaves behind, as plain data. docs/training.md describes every field."""
+"""What a run leaves behind, as plain data. docs/training.md describes every field. Importing this
+imports no torch."""
 
 from __future__ import annotations
 
@@ -8,12 +9,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from compacter.errors import TrainingError
 from compacter.tasks import Row
-from compacter.training.pipelines import Prediction
 
+if TYPE_CHECKING:
+    from compacter.training.pipelines import Prediction
+
+CHECKPOINTS = "checkpoints"
 RESULT_NAME = "result.json"
 PREDICTIONS_NAME = "predictions.jsonl"
 ADAPTER_NAME = "adapter"
@@ -62,6 +66,18 @@ def read_result(folder: Path) -> Result:
         raise TrainingError(f"{str(folder)!r} holds no {RESULT_NAME}; expected a run") from None
     except (OSError, ValueError, TypeError) as error:
         raise TrainingError(f"{str(path)!r} is not the result of a run: {error}") from None
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """A result without its curve, which is most of the file and stands last in it; empty if there
+    is none. Many results are listed so in the time that a few take to be read whole."""
+    try:
+        text = (folder / RESULT_NAME).read_text(encoding="utf-8")
+        head, curve, _ = text.partition(',\n "curve": [')
+        found = json.loads(f"{head}\n}}" if curve and text.endswith("}\n") else text)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_predictions(

@@ -37,6 +37,7 @@ from compacter.training.progress import LogFile
 from compacter.training.recipe import Recipe
 from compacter.training.result import (
     ADAPTER_NAME,
+    CHECKPOINTS,
     MODEL_NAME,
     RESULT_NAME,
     Result,
@@ -56,7 +57,6 @@ from compacter.training.trainer import (
 HEAD_ONLY = "head-only"
 """Not a method of the paper: the task's head alone is trained, to compare with."""
 
-CHECKPOINTS = "checkpoints"
 RECIPE_NAME = "recipe.yaml"
 LOG_NAME = "train.log"
 REPORTS = ("tensorboard", "wandb", "trackio")
@@ -98,27 +98,8 @@ class Prepared:
 def prepare(recipe: Recipe) -> Prepared:
     """Load data and model, fill in the recipe, attach the method. Raises before anything is
     written if something does not fit."""
-    if recipe.method != HEAD_ONLY:
-        find_method(recipe.method)
-    if recipe.quantize is not None and recipe.method in ("full", HEAD_ONLY):
-        raise TrainingError(
-            f"quantize={recipe.quantize!r} freezes the base model, and the method is "
-            f"{recipe.method!r}; expected a method that adds parameters of its own"
-        )
-    task, splits = load(
-        recipe.task_name(),
-        recipe.source(),
-        max_train_samples=recipe.max_train_samples,
-        seed=recipe.seed,
-    )
-    if not splits.train or not splits.validation:
-        raise TrainingError(
-            f"{task.name}: {len(splits.train)} rows to train on and {len(splits.validation)} to "
-            "validate on; expected some of both"
-        )
-    config = load_config(recipe.model)
+    recipe, task, splits, config = resolve(recipe)
     kind = kind_of(config)
-    recipe = fill_in(recipe, task, splits, config)
     assert recipe.max_length is not None
     tokenizer = load_tokenizer(recipe.model)
     pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
@@ -133,6 +114,33 @@ def prepare(recipe: Recipe) -> Prepared:
     model = _apply(model, recipe, kind)
     trainable, head = count_trained(model)
     return Prepared(recipe, task, splits, model, pipeline, trainable, head, base)
+
+
+def resolve(
+    recipe: Recipe, load_data: Callable[..., tuple[Task, Splits]] = load
+) -> tuple[Recipe, Task, Splits, PreTrainedConfig]:
+    """The recipe filled in, its data and the model's configuration; no weights are loaded."""
+    if recipe.method != HEAD_ONLY:
+        find_method(recipe.method)
+    if recipe.quantize is not None and recipe.method in ("full", HEAD_ONLY):
+        raise TrainingError(
+            f"quantize={recipe.quantize!r} freezes the base model, and the method is "
+            f"{recipe.method!r}; expected a method that adds parameters of its own"
+        )
+    task, splits = load_data(
+        recipe.task_name(),
+        recipe.source(),
+        max_train_samples=recipe.max_train_samples,
+        seed=recipe.seed,
+    )
+    if not splits.train or not splits.validation:
+        raise TrainingError(
+            f"{task.name}: {len(splits.train)} rows to train on and {len(splits.validation)} to "
+            "validate on; expected some of both"
+        )
+    config = load_config(recipe.model)
+    kind_of(config)
+    return fill_in(recipe, task, splits, config), task, splits, config
 
 
 def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig) -> Recipe:

@@ -1,0 +1,270 @@
+"""Grids: axes over the keys of a recipe become recipes.
+
+    model: t5-base
+    axes:
+      method: [full, compacter]
+      max_train_samples: [100, 500]
+      learning_rate: {full: [3e-4], compacter: [3e-4, 3e-3]}   # depends on the method
+      epochs: {100: 50, 500: 10}                               # depends on max_train_samples
+
+Reading and checking a grid imports no torch; making its recipes does."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from compacter.errors import ExperimentError
+from compacter.methods import find_method
+from compacter.tasks import find_task
+from compacter.training.recipe import Recipe, find_file, read_recipe, ready_files
+
+AXES = "axes"
+OTHERS = "others"
+"""In an axis that depends on another one: the values for whatever is not listed."""
+
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Dependent:
+    """Values that depend on the value of another key."""
+
+    on: str
+    table: Mapping[Any, Values]
+
+    def values(self, name: str, found: Any) -> Values:
+        if found in self.table:
+            return self.table[found]
+        if OTHERS in self.table:
+            return self.table[OTHERS]
+        raise ExperimentError(
+            f"axis {name!r} has no values for {self.on}={found!r}; it has some for "
+            f"{_list(self.table)}; add {found!r} or {OTHERS!r}, or set {name} to one value"
+        )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Keys with one value, and axes with several."""
+
+    base: Mapping[str, Any]
+    axes: Mapping[str, Values | Dependent]
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any]) -> Grid:
+        """A grid from plain values."""
+        base = {key: value for key, value in values.items() if key != AXES}
+        axes = values.get(AXES, {})
+        if not isinstance(axes, Mapping):
+            raise ExperimentError(
+                f"{AXES} holds a {type(axes).__name__}; expected lines of 'key: [values]'"
+            )
+        Recipe.make(base)
+        for name in axes:
+            _check_key(name)
+            if name in base:
+                raise ExperimentError(
+                    f"{name!r} has one value and is an axis too; expected it in one of the places"
+                )
+        plain = {
+            name: _checked(name, found, found)
+            for name, found in axes.items()
+            if not isinstance(found, Mapping)
+        }
+        made: dict[str, Values | Dependent] = {}
+        for name, found in axes.items():
+            made[name] = plain[name] if name in plain else _dependent(name, found, base, axes)
+        grid = cls(base, made)
+        grid._ordered()
+        return grid
+
+    @classmethod
+    def read(cls, grid: str | Path | None) -> Grid:
+        """A grid from a YAML file, or one that the package brings; None is an empty one."""
+        if grid is None:
+            return cls({}, {})
+        return cls.make(read_recipe(find_file(grid, ready_grids(), "grid"), "grid"))
+
+    def with_values(self, given: Mapping[str, Any]) -> Grid:
+        """One value for each of these keys, whether or not it was an axis."""
+        Recipe.make(dict(given))
+        axes = {name: found for name, found in self.axes.items() if name not in given}
+        return replace(self, base={**self.base, **given}, axes=axes)
+
+    def with_axes(self, axes: Mapping[str, Sequence[Any]]) -> Grid:
+        """These axes in place of those of the same name, or of one value."""
+        base = {key: value for key, value in self.base.items() if key not in axes}
+        new = {name: _checked(name, values, values) for name, values in axes.items()}
+        return replace(self, base=base, axes={**self.axes, **new})
+
+    def plain(self) -> dict[str, Any]:
+        """What `make` would read."""
+        axes = {
+            name: {key: list(values) for key, values in found.table.items()}
+            if isinstance(found, Dependent)
+            else list(found)
+            for name, found in self.axes.items()
+        }
+        base = {key: list(v) if isinstance(v, tuple) else v for key, v in self.base.items()}
+        return {**base, AXES: axes}
+
+    def recipes(self) -> list[Recipe]:
+        """All combinations, each once. A setting that a method does not have is left out for it; so
+        is a training size above what a task has."""
+        from compacter.training.run import for_method
+
+        found: dict[Recipe, None] = {}
+        for recipe in self.check():
+            found[for_method(recipe, recipe.method)] = None
+        return list(found)
+
+    def check(self) -> list[Recipe]:
+        """All combinations as they are given. Names that do not exist, and values that do not fit,
+        are told here, before torch is imported."""
+        if not self.axes:
+            raise ExperimentError(
+                "there is nothing to vary: no axis is given; name a grid (one of "
+                f"{', '.join(ready_grids())}, or a file), or give axes"
+            )
+        found = []
+        for values in self._combinations(dict(self.base), self._ordered()):
+            recipe = Recipe.make(values)
+            _check_names(recipe)
+            if "max_train_samples" not in self.axes or _has_rows(recipe):
+                found.append(recipe)
+        if not found:
+            raise ExperimentError("no run is left: every training size is above what its task has")
+        return found
+
+    def _combinations(
+        self, values: dict[str, Any], names: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        if not names:
+            yield values
+            return
+        name, rest = names[0], names[1:]
+        axis = self.axes[name]
+        if isinstance(axis, Dependent):
+            axis = axis.values(name, values.get(axis.on, Recipe.model_fields[axis.on].default))
+        for value in axis:
+            yield from self._combinations({**values, name: value}, rest)
+
+    def _ordered(self) -> list[str]:
+        """The axes in their order, each after the one that it depends on."""
+        ordered: list[str] = []
+        left = list(self.axes)
+        while left:
+            for name in left:
+                axis = self.axes[name]
+                if not isinstance(axis, Dependent) or axis.on not in left:
+                    break
+            else:
+                raise ExperimentError(f"the axes {_list(left)} depend on each other in a circle")
+            ordered.append(name)
+            left.remove(name)
+        return ordered
+
+
+def ready_grids() -> dict[str, Path]:
+    """The grids that the package brings, by name."""
+    return ready_files("grids")
+
+
+def parse_axis(text: str) -> tuple[str, Values]:
+    """An axis from the command line: 'learning_rate=3e-4,3e-3'."""
+    name, equals, values = text.partition("=")
+    name = name.strip().replace("-", "_")
+    if not equals or not values.strip():
+        raise ExperimentError(f"--axis {text!r} does not fit; expected KEY=VALUE,VALUE,...")
+    _check_key(name)
+    annotation: Any = Recipe.model_fields[name].annotation
+    reader: TypeAdapter[Any] = TypeAdapter(annotation)
+    found = []
+    for value in values.split(","):
+        try:
+            found.append(reader.validate_strings(value.strip()))
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].lower()
+            raise ExperimentError(f"{name}={value.strip()!r} does not fit: {reason}") from None
+    return name, tuple(found)
+
+
+def _check_key(name: Any) -> None:
+    if name not in Recipe.model_fields:
+        near = difflib.get_close_matches(str(name), Recipe.model_fields, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "expected a key of a recipe"
+        raise ExperimentError(f"there is no axis {name!r}; {hint}")
+
+
+def _checked(name: str, found: Any, whole: Any) -> Values:
+    """The values of an axis, each of which a recipe would take."""
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise ExperimentError(
+            f"axis {name!r} holds {whole!r}; expected a list of values, or a mapping from the "
+            "values of another axis to such lists"
+        )
+    if not found:
+        raise ExperimentError(f"axis {name!r} is empty; expected one value or more")
+    _check_key(name)
+    for value in found:
+        Recipe.make({name: value})
+    return tuple(found)
+
+
+def _dependent(
+    name: str, table: Mapping[Any, Any], base: Mapping[str, Any], axes: Mapping[str, Any]
+) -> Dependent:
+    """Which key a mapping depends on follows from its keys: they are values of that key."""
+    keys = [key for key in table if key != OTHERS]
+
+    fitting = [
+        other
+        for other, axis in axes.items()
+        if other != name and keys and set(keys) <= set(_every_value(axis))
+    ] or [other for other, value in base.items() if value in keys]
+    if len(fitting) != 1:
+        which = f"of several: {_list(fitting)}" if fitting else "of no other axis"
+        raise ExperimentError(
+            f"axis {name!r} is a mapping whose keys ({_list(table)}) are values {which}; expected "
+            "values of one other axis"
+        )
+    return Dependent(
+        fitting[0],
+        {
+            key: _checked(name, found if isinstance(found, list) else [found], table)
+            for key, found in table.items()
+        },
+    )
+
+
+def _every_value(axis: Any) -> list[Any]:
+    if isinstance(axis, Mapping):
+        return [value for part in axis.values() for value in _every_value(part)]
+    return [v for v in axis if v.__hash__] if isinstance(axis, list) else [axis]
+
+
+def _check_names(recipe: Recipe) -> None:
+    """A name that is wrong is wrong in every run, so it is told before the first."""
+    if recipe.method != "head-only":
+        find_method(recipe.method)
+    name = recipe.task_name()
+    if recipe.train_file is None and name is not None:
+        find_task(name)
+
+
+def _has_rows(recipe: Recipe) -> bool:
+    name = recipe.task_name()
+    if recipe.train_file is not None or recipe.max_train_samples is None or name is None:
+        return True
+    sizes = find_task(name).sizes
+    return sizes is None or recipe.max_train_samples <= sizes[0]
+
+
+def _list(names: Any) -> str:
+    return ", ".join(str(name) for name in names)

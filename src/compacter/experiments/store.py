@@ -1,0 +1,299 @@
+"""The folder of a sweep: its grid, its plan, its runs and what state each is in.
+
+    DIR/sweep.yaml        the grid, with the flags applied
+    DIR/plan.json         the runs that it makes, by their ids
+    DIR/runs/<id>/        what `compacter train` leaves, or failed.json
+    DIR/running/<id>.json who trains that run now, and how far it is
+    DIR/logs/<id>.log     what a run printed, while it goes on or if it failed
+
+A state is never written down, so it cannot be wrong: a run is done if its result is there (the
+result is the last thing that a run writes), and running if somebody holds its claim, which is a
+lock of the system that ends with its process, however that ends. Reading imports no torch."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+
+from compacter.errors import ExperimentError
+from compacter.training.result import (
+    CHECKPOINTS,
+    RESULT_NAME,
+    read_summary,
+    write_atomically,
+)
+
+SWEEP_NAME = "sweep.yaml"
+PLAN_NAME = "plan.json"
+FAILED_NAME = "failed.json"
+RUNS, RUNNING, LOGS = "runs", "running", "logs"
+
+State = Literal["done", "diverged", "failed", "running", "waiting"]
+STATES: tuple[State, ...] = ("done", "diverged", "failed", "running", "waiting")
+
+ID_LENGTH = 12
+PLACES = ("data_dir", "train_file", "validation_file", "test_file")
+"""Keys that say where the data is. What the data is, its fingerprint says."""
+
+LOOKS = 25  # times that a claim is tried for: somebody may just be looking whether it is held
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a plan."""
+
+    id: str
+    label: str
+    """What tells it from the other runs of the grid."""
+    given: dict[str, Any]
+    """Its recipe as the grid gives it, without what it leaves open."""
+    recipe: dict[str, Any]
+    """The same, filled in."""
+    data_fingerprint: str | None
+    """None: its data or model could not be read, and `error` says why."""
+    unread_id: str
+    """Its id as long as its data could not be read."""
+    error: str | None = None
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it is now."""
+
+    id: str
+    state: State
+    label: str
+    given: dict[str, Any]
+    method: str | None = None
+    task: str | None = None
+    score: float | None = None
+    seconds: float | None = None
+    error: str | None = None
+    step: int | None = None
+    steps: int | None = None
+
+
+def run_id(recipe: Mapping[str, Any], data_fingerprint: str | None) -> str:
+    """A short hash of a resolved recipe and its data."""
+    known = {
+        key: value
+        for key, value in recipe.items()
+        if value is not None and (data_fingerprint is None or key not in PLACES)
+    }
+    text = json.dumps([known, data_fingerprint], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
+
+
+class Claim:
+    """The right to train a run, held by one process; it ends with the process."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.started = time.time()
+        self.tell()
+
+    def tell(self, step: int | None = None, steps: int | None = None) -> None:
+        content = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": self.started,
+            "step": step,
+            "steps": steps,
+        }
+        text = json.dumps(content).encode()
+        os.pwrite(self.descriptor, text, 0)
+        os.ftruncate(self.descriptor, len(text))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.path.unlink(missing_ok=True)  # while it is still held
+        os.close(self.descriptor)
+
+
+class Store:
+    """The folder of one sweep."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).absolute()
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """A folder that holds a sweep."""
+        store = cls(folder)
+        if not (store.folder / PLAN_NAME).is_file():
+            found = "a file" if store.folder.is_file() else "no such folder"
+            if store.folder.is_dir():
+                found = f"a folder without {PLAN_NAME}"
+            raise ExperimentError(
+                f"{str(folder)!r} is no sweep: found {found}; expected the --output of "
+                "'compacter sweep'"
+            )
+        return store
+
+    @classmethod
+    def create(cls, folder: str | Path) -> Self:
+        """A folder for a sweep: new, empty, or that of an earlier sweep."""
+        store = cls(folder)
+        if store.folder.exists() and not store.folder.is_dir():
+            raise ExperimentError(f"{str(folder)!r} is a file; expected a folder for the sweep")
+        is_sweep = (store.folder / SWEEP_NAME).exists()
+        if store.folder.exists() and not is_sweep and any(store.folder.iterdir()):
+            raise ExperimentError(
+                f"{str(folder)!r} is not empty and holds no sweep; choose another folder"
+            )
+        return store
+
+    # The plan
+
+    def write(self, grid: Mapping[str, Any], plan: Iterable[Planned]) -> None:
+        for name in ("", RUNS, RUNNING, LOGS):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / SWEEP_NAME, yaml.safe_dump(dict(grid), sort_keys=False))
+        content = json.dumps([asdict(run) for run in plan], indent=0)
+        write_atomically(self.folder / PLAN_NAME, content + "\n")
+
+    def plan(self) -> list[Planned]:
+        path = self.folder / PLAN_NAME
+        try:
+            return [Planned(**run) for run in json.loads(path.read_text(encoding="utf-8"))]
+        except (OSError, ValueError, TypeError) as error:
+            raise ExperimentError(f"{str(path)!r} is not the plan of a sweep: {error}") from None
+
+    # The runs
+
+    def run_folder(self, run: str) -> Path:
+        return self.folder / RUNS / run
+
+    def log(self, run: str) -> Path:
+        return self.folder / LOGS / f"{run}.log"
+
+    def is_finished(self, run: str) -> bool:
+        return (self.run_folder(run) / RESULT_NAME).exists()
+
+    def has_failed(self, run: str) -> bool:
+        return not self.is_finished(run) and (self.run_folder(run) / FAILED_NAME).exists()
+
+    def claim(self, run: str) -> Claim | None:
+        """The right to train a run, or None if another process has it."""
+        path = self.folder / RUNNING / f"{run}.json"
+        for _ in range(LOOKS):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    return Claim(path, descriptor)
+            except FileNotFoundError:  # its last holder has just taken the file away
+                pass
+            except BlockingIOError:
+                time.sleep(LOOK_SECONDS)
+            os.close(descriptor)
+        return None
+
+    def progress(self, run: str) -> dict[str, Any] | None:
+        """What the holder of a claim tells, or None if nobody holds it."""
+        try:
+            with (self.folder / RUNNING / f"{run}.json").open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return _object(file.read())
+        except FileNotFoundError:
+            pass
+        return None
+
+    def fail(self, run: Planned, error: str, kind: str, attempts: int) -> None:
+        """Record that a run failed."""
+        content = {
+            "recipe": run.recipe,
+            "error": " ".join(error.split()) or kind,
+            "kind": kind,
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            "attempts": attempts,
+        }
+        folder = self.run_folder(run.id)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FAILED_NAME, json.dumps(content, indent=1) + "\n")
+
+    def forget_failure(self, run: str) -> int:
+        """Take the record of a failure away; says after how many attempts it was made."""
+        path = self.run_folder(run) / FAILED_NAME
+        attempts = _read(path).get("attempts", 0)
+        path.unlink(missing_ok=True)
+        return int(attempts)
+
+    def remove(self, run: str) -> None:
+        shutil.rmtree(self.run_folder(run), ignore_errors=True)
+
+    def tidy(self, run: str) -> None:
+        """Take away what a process that was killed at its very end has left in a finished run."""
+        folder = self.run_folder(run)
+        for name in (FAILED_NAME, *(path.name for path in folder.glob(".*.*"))):
+            (folder / name).unlink(missing_ok=True)
+        if (folder / CHECKPOINTS).exists():
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        self.log(run).unlink(missing_ok=True)
+
+    def runs(self) -> list[Run]:
+        """Every run of the plan, and those that earlier plans have left."""
+        planned = {run.id: run for run in self.plan()}
+        others = {path.name for path in (self.folder / RUNS).glob("*")} - planned.keys()
+        return [self.look(run, planned.get(run)) for run in (*planned, *sorted(others))]
+
+    def look(self, run: str, planned: Planned | None = None) -> Run:
+        """A run as it is now."""
+        given = planned.given if planned else {}
+        label = planned.label if planned else ""
+        folder = self.run_folder(run)
+        result = read_summary(folder)
+        if result:
+            return Run(
+                run,
+                "done" if result.get("status") == "finished" else "diverged",
+                label,
+                given,
+                result.get("method"),
+                result.get("task"),
+                result.get("score"),
+                result.get("seconds"),
+            )
+        names = (given.get("method"), given.get("task"))
+        progress = self.progress(run)
+        if progress is not None:
+            step, steps = progress.get("step"), progress.get("steps")
+            return Run(run, "running", label, given, *names, step=step, steps=steps)
+        failure = _read(folder / FAILED_NAME)
+        if failure:
+            return Run(run, "failed", label, given, *names, error=failure.get("error"))
+        return Run(run, "waiting", label, given, *names)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return _object(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,252 @@
+"""Grids: which runs they make, the paper's own, and one clear line for what does not fit."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from compacter.errors import CompacterError, ExperimentError, TrainingError
+from compacter.experiments.grid import Grid, parse_axis, ready_grids
+from compacter.experiments.plan import label
+from compacter.methods import METHODS
+from compacter.methods.attach import settings_of
+from compacter.paper import tables
+from compacter.tasks import TASKS
+
+RATES = (3e-5, 3e-4, 3e-3, 3e-2, 3e-1)
+GLUE = {name for name, task in TASKS.items() if task.benchmark == "glue"}
+SUPERGLUE = {name for name, task in TASKS.items() if task.benchmark == "superglue"}
+
+
+def grid(**axes):
+    return Grid.make({"task": "rte", "axes": axes})
+
+
+def test_every_combination_once():
+    made = Grid.make(
+        {"model": "t5-base", "axes": {"method": ["full", "compacter"], "seed": [1, 2, 3]}}
+    )
+    found = [(recipe.method, recipe.seed, recipe.model) for recipe in made.recipes()]
+    assert found == [(m, s, "t5-base") for m in ("full", "compacter") for s in (1, 2, 3)]
+
+
+def test_a_setting_that_a_method_has_not_makes_no_runs_of_its_own():
+    made = grid(method=["full", "adapter", "compacter"], bottleneck=[24, 48], n=[4, 8, 12])
+    count = Counter(recipe.method for recipe in made.recipes())
+    assert count == {"full": 1, "adapter": 2, "compacter": 6}
+    assert next(r for r in made.recipes() if r.method == "full").bottleneck is None
+
+
+def test_an_axis_that_depends_on_another():
+    made = grid(
+        learning_rate={"full": [1e-4], "others": [1e-3, 1e-2]},
+        method=["full", "compacter", "bitfit"],
+    )
+    found = [(recipe.method, recipe.learning_rate) for recipe in made.recipes()]
+    assert found == [
+        ("full", 1e-4),
+        ("compacter", 1e-3),
+        ("compacter", 1e-2),
+        ("bitfit", 1e-3),
+        ("bitfit", 1e-2),
+    ]
+
+
+def test_an_axis_may_depend_on_a_key_with_one_value():
+    table = {"t5-base": [24, 48], "t5-small": [16]}
+    values = {"model": "t5-base", "method": "compacter", "axes": {"bottleneck": table}}
+    made = Grid.make(values)
+    assert [r.bottleneck for r in made.recipes()] == [24, 48]
+    assert [r.bottleneck for r in made.with_values({"model": "t5-small"}).recipes()] == [16]
+
+
+def test_values_and_axes_replace_those_of_the_grid():
+    made = grid(method=["full", "compacter"], seed=[1, 2])
+    assert len(made.with_values({"seed": 7}).recipes()) == 2
+    cut = made.with_axes({"method": ["bitfit"], "task": ["cola", "sst2"]}).recipes()
+    assert [(r.method, r.task, r.seed) for r in cut] == [
+        ("bitfit", "cola", 1),
+        ("bitfit", "sst2", 1),
+        ("bitfit", "cola", 2),
+        ("bitfit", "sst2", 2),
+    ]
+
+
+def test_what_is_written_is_read_again():
+    for name in ready_grids():
+        made = Grid.read(name)
+        assert Grid.make(made.plain()) == made
+
+
+def test_labels_tell_runs_apart():
+    made = grid(method=["full", "compacter"], bottleneck=[8, 16], seed=[1])
+    assert [label(made, recipe) for recipe in made.recipes()] == [
+        "full rte seed=1",
+        "compacter rte bottleneck=8 seed=1",
+        "compacter rte bottleneck=16 seed=1",
+    ]
+
+
+def test_an_axis_of_the_command_line():
+    assert parse_axis("learning-rate=3e-4, 0.003") == ("learning_rate", (3e-4, 3e-3))
+    assert parse_axis("seed=1,2") == ("seed", (1, 2))
+    assert parse_axis("method=full,compacter++") == ("method", ("full", "compacter++"))
+    assert parse_axis("bf16=true,false") == ("bf16", (True, False))
+
+
+# The paper's
+
+
+BY_BOTTLENECK = {"adapter", "pfeiffer-adapter", "adapter-drop", "adapter-lowrank"}
+BY_N = {"phm-adapter", "compacter", "compacter++"}
+
+
+def per_method(methods):
+    """With three bottlenecks and three n."""
+    return sum(9 if m in BY_N else 3 if m in BY_BOTTLENECK else 1 for m in methods)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "tasks", "bottlenecks", "ns"),
+    [
+        ("glue", "t5-base", GLUE, {24, 48, 96}, {4, 8, 12}),
+        ("superglue", "t5-base", SUPERGLUE, {24, 48, 96}, {4, 8, 12}),
+        ("glue-small", "t5-small", GLUE, {16, 32, 64}, {4, 8, 16}),
+    ],
+)
+def test_the_papers_score_grids(name, model, tasks, bottlenecks, ns):
+    recipes = Grid.read(name).recipes()
+    assert len(recipes) == len(tasks) * len(RATES) * per_method(METHODS)
+    assert {r.model for r in recipes} == {model}
+    assert {r.task for r in recipes} == tasks
+    assert {r.method for r in recipes} == set(METHODS)
+    assert {r.learning_rate for r in recipes} == set(RATES)
+    assert {r.bottleneck for r in recipes} - {None} == bottlenecks
+    assert {r.n for r in recipes} - {None} == ns
+    for recipe in recipes:
+        assert recipe.method_settings().keys() <= settings_of(METHODS[recipe.method])
+
+
+def test_the_papers_grid_with_the_output_layer():
+    recipes = Grid.read("output-layer").recipes()
+    methods = set(tables()["learning_rates_output_layer_tuned"])
+    assert {r.method for r in recipes} == methods
+    assert all(r.tune_output_layer for r in recipes)
+    assert len(recipes) == len(GLUE) * len(RATES) * per_method(methods)
+
+
+def test_the_papers_ablations():
+    by_n = Grid.read("ablation-n").recipes()
+    assert {(r.method, r.n) for r in by_n} == {
+        (row["method"], row["n"]) for row in tables()["superglue_t5_base_by_n"]
+    }
+    assert {r.task for r in by_n} == GLUE | SUPERGLUE
+    assert len(by_n) == 3 * 3 * 3 * 14
+    dims = Grid.read("intrinsic-dim").recipes()
+    printed = [row.get("intrinsic_dim") for row in tables()["glue_t5_base_ablations"]]
+    assert {r.intrinsic_dim for r in dims} == {dim for dim in printed if dim}
+    assert len(dims) == 5 * 8
+
+
+def test_the_papers_low_resource_grid_leaves_out_what_a_task_has_not():
+    recipes = Grid.read("low-resource").recipes()
+    epochs = {100: 1000, 500: 200, 1000: 100, 2000: 50, 4000: 25}
+    assert {(r.max_train_samples, r.epochs) for r in recipes} == set(epochs.items())
+    assert {(r.batch_size, r.save_steps) for r in recipes} == {(40, 250)}
+    fitting = sum(size <= TASKS[task].sizes[0] for task in GLUE for size in epochs)
+    assert fitting == 8 * 5 - 2, "RTE and MRPC have fewer than 4,000 rows"
+    assert len(recipes) == fitting * 2 * 5
+    one_size = Grid.read("low-resource").with_values({"max_train_samples": 4000, "epochs": 1})
+    assert len(one_size.recipes()) == 8 * 2 * 5, "asked for by name, all rows are taken"
+
+
+def test_the_batches_of_the_efficiency_grid_fill_24_gigabytes():
+    recipes = {r.method: r for r in Grid.read("efficiency").recipes()}
+    for row in tables()["efficiency_t5_base_mnli"]:
+        name = row["method"] if row["method"] in METHODS else "prompt-tuning-r"
+        recipe = recipes.pop(name)
+        assert (recipe.task, recipe.epochs) == ("mnli", 1)
+        assert recipe.batch_size == 24 * 1024 // row["memory_mb"]
+    assert not recipes
+
+
+def test_the_table_of_grids_in_the_docs(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \|", page, re.MULTILINE)
+    counts = {name: int(count.replace(",", "")) for name, count in rows}
+    assert counts == {name: len(Grid.read(name).recipes()) for name in ready_grids()}
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "grid.yaml").write_text(example)
+    assert len(Grid.read(tmp_path / "grid.yaml").recipes()) == 54
+    assert "= 54." in page
+
+
+def test_every_ready_grid_says_what_it_is():
+    for name, path in ready_grids().items():
+        assert path.read_text().startswith("# "), name
+    assert len(ready_grids()) == 8
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("axes: {learning_rat: [1]}", "no axis 'learning_rat'; did you mean 'learning_rate'"),
+        ("axes: {xyzzy: [1]}", "no axis 'xyzzy'; expected a key of a recipe"),
+        ("axes: {seed: 3}", "axis 'seed' holds 3; expected a list"),
+        ("axes: {method: full}", "axis 'method' holds 'full'; expected a list"),
+        ("axes: {seed: []}", "axis 'seed' is empty"),
+        ("axes: [seed]", "axes holds a list; expected lines of"),
+        ("axes: {seed: [1, two]}", "seed='two' does not fit"),
+        ("axes: {epochs: [0]}", "epochs=0 does not fit"),
+        ("seed: 1\naxes: {seed: [1]}", "'seed' has one value and is an axis too"),
+        ("sed: 1\naxes: {seed: [1]}", "no setting 'sed' .* did you mean 'seed'"),
+        ("axes: {method: [compactor]}", "no method 'compactor'; did you mean 'compacter'"),
+        ("axes: {task: [rtee]}", "rtee.*rte"),
+        ("model: t5-base", "there is nothing to vary"),
+        ("axes: {epochs: {a: [1], b: [2]}}", r"keys \(a, b\) are values of no other axis"),
+        (
+            "axes: {seed: [1, 2], n: [1, 2], epochs: {1: 5, 2: 6}}",
+            "are values of several: seed, n",
+        ),
+        (
+            "axes: {method: [full, bitfit], learning_rate: {full: [1.0e-3]}}",
+            "axis 'learning_rate' has no values for method='bitfit'; it has some for full",
+        ),
+        ("axes: {n: {1: [2]}, rank: {2: [1]}}", "depend on each other in a circle"),
+        ("- a", "the grid .* holds a list"),
+        ("a: [", "the grid .* is not YAML"),
+    ],
+)
+def test_what_does_not_fit(text, message, tmp_path):
+    path = tmp_path / "grid.yaml"
+    path.write_text(text)
+    with pytest.raises(CompacterError, match=message):
+        Grid.read(path).recipes()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed", "expected KEY=VALUE"),
+        ("seed=", "expected KEY=VALUE"),
+        ("sede=1", "no axis 'sede'; did you mean 'seed'"),
+        ("seed=1,x", "seed='x' does not fit"),
+    ],
+)
+def test_axes_of_the_command_line_that_do_not_fit(text, message):
+    with pytest.raises(ExperimentError, match=message):
+        parse_axis(text)
+
+
+def test_a_grid_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TrainingError, match=r"no grid 'gleu', .* did you mean 'glue'"):
+        Grid.read("gleu")
+    with pytest.raises(TrainingError, match=r"the grid 'nothing.yaml' cannot be read"):
+        Grid.read("nothing.yaml")
