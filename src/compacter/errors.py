@@ -34,3 +34,7 @@ class ExtraError(CompacterError):
 
 class TrainingError(CompacterError):
     """training/: a recipe that does not fit, or a run that cannot start, go on or finish."""
+
+
+class ReportError(CompacterError):
+    """report/: a folder without runs, or a run that cannot be read."""

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from compacter.errors import TrainingError
-from compacter.tasks import Row
-from compacter.training.pipelines import Prediction
+
+if TYPE_CHECKING:
+    from compacter.tasks import Row
+    from compacter.training.pipelines import Prediction
 
 RESULT_NAME = "result.json"
 PREDICTIONS_NAME = "predictions.jsonl"
@@ -77,6 +79,7 @@ def write_predictions(
                 "score": round(prediction.score, 6),
                 "label": row.label if row.label is not None else list(row.answers),
             }
+            | ({} if row.group is None else {"group": list(row.group)})
         )
         for row, prediction in zip(rows, predictions, strict=True)
     )
