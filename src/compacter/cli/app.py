@@ -12,6 +12,7 @@ from compacter.cli.methods import methods
 from compacter.cli.params import params
 from compacter.cli.preview import preview
 from compacter.cli.recipes import recipes
+from compacter.cli.report import report
 from compacter.cli.tasks import tasks
 from compacter.cli.train import compare, evaluate, predict, train
 
@@ -31,6 +32,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(compare)
+app.command()(report)
 
 
 def _print_version(wanted: bool) -> None:

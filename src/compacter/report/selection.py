@@ -3,13 +3,13 @@ task, all by validation scores; the checkpoint was chosen by the run itself."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from compacter.report.runs import Run, benchmark_of, method_order, task_order
+from compacter.report.statistics import mean
 from compacter.training.recipe import DATA_KEYS, Recipe
 
 PER_METHOD = ("learning_rate", "n")
@@ -88,7 +88,7 @@ def _choose(
     for values in sorted(candidates, key=_order):
         by_task = _grouped(candidates[values], lambda run: run.task)
         kept = {task: _best_of_task(by_task[task]) for task in sorted(by_task, key=task_order)}
-        means = [mean(run.validation_score for run in chosen) for chosen in kept.values()]
+        means = [mean([run.validation_score for run in chosen]) for chosen in kept.values()]
         rank = (sum(map(len, kept.values())), mean(means))
         if best is None or rank > best[0]:
             best = (rank, values, kept)
@@ -105,7 +105,7 @@ def _best_of_task(runs: list[Run]) -> list[Run]:
     for values in sorted(by_value, key=_order):
         seeds = {run.result.seed: run for run in reversed(by_value[values])}
         kept = [seeds[seed] for seed in sorted(seeds)]
-        rank = (len(kept), mean(run.validation_score for run in kept))
+        rank = (len(kept), mean([run.validation_score for run in kept]))
         if best is None or rank > best[0]:
             best = (rank, kept)
     assert best is not None
@@ -115,11 +115,6 @@ def _best_of_task(runs: list[Run]) -> list[Run]:
 def best_seed(runs: Sequence[Run]) -> Run:
     """The run that is best on validation: the test set chooses nothing."""
     return max(runs, key=lambda run: run.validation_score)
-
-
-def mean(values: Iterable[float]) -> float:
-    kept = list(values)
-    return math.fsum(kept) / len(kept) if -math.inf not in kept else -math.inf
 
 
 def _varying(runs: list[Run]) -> tuple[str, ...]:

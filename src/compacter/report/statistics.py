@@ -23,19 +23,22 @@ CHUNK = 4_000_000
 """Numbers of one array of weights."""
 
 
+def mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """The mean, and the sample standard deviation where there are two values or more."""
-    mean = math.fsum(values) / len(values)
+    middle = mean(values)
     if len(values) < 2:
-        return mean, None
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+        return middle, None
+    return middle, math.sqrt(math.fsum((v - middle) ** 2 for v in values) / (len(values) - 1))
 
 
 def average(columns: Mapping[str, Sequence[float]]) -> float:
     """A table's average: the mean over all metrics of all tasks, so that a task with two metrics
     counts twice."""
-    values = [value for metrics in columns.values() for value in metrics]
-    return math.fsum(values) / len(values)
+    return mean([value for metrics in columns.values() for value in metrics])
 
 
 @dataclass(frozen=True)
