@@ -29,6 +29,14 @@ class Cell:
     note: str = ""
     best: bool = False
 
+    @property
+    def second(self) -> str:
+        """The second line: the paper's figure, as precise as ours."""
+        if self.paper is None:
+            return self.below
+        digits = min(3, len(self.text.partition(".")[2])) if self.text != MISSING else 2
+        return f"paper {self.paper:.{digits}f}".replace("-", MINUS)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -81,17 +89,15 @@ def count_range(counts: Sequence[int]) -> str:
 def with_best(
     rows: Sequence[tuple[Cell, ...]], places: Iterable[int], highest: bool
 ) -> list[tuple[Cell, ...]]:
-    """The best of each of these columns marked, as its text shows it; not in a single row."""
+    """The best of each of these columns marked, as its text shows it, where rows differ."""
     found = [list(row) for row in rows]
-    if len(found) < 2:
-        return [tuple(row) for row in found]
     for place in places:
         values = {
             float(value): row[place].text
             for row in found
             if isinstance(value := row[place].value, int | float) and math.isfinite(value)
         }
-        if not values:
+        if len(set(values.values())) < 2:
             continue
         text = values[max(values) if highest else min(values)]
         for row in found:

@@ -23,6 +23,8 @@ class Figure:
     title: str
     caption: str
     svg: str
+    small: bool = False
+    """One of several side by side, with a legend for all."""
 
 
 @dataclass(frozen=True)
@@ -184,9 +186,20 @@ def bubbles(name: str, title: str, caption: str, points: Sequence[Bubble]) -> Fi
         x, y, [(tick, f"{tick:g}%") for tick in ticks], ("trained parameters per task", "score")
     )
     largest = max(point.size for point in points) or 1.0
-    labelled = [point for point in points if not point.paper]
-    radii = [4 + 14 * math.sqrt(max(point.size, 0.0) / largest) for point in points]
-    for point, radius in sorted(zip(points, radii, strict=True), key=lambda pair: -pair[1]):
+    radii = [4 + 11 * math.sqrt(max(point.size, 0.0) / largest) for point in points]
+    circles = [(x(p.x), y(p.y), r) for p, r in zip(points, radii, strict=True)]
+    labels = _labels(
+        [(p.label, *circle) for p, circle in zip(points, circles, strict=True) if not p.paper],
+        circles,
+        drawing.width,
+        y.start,
+    )
+    for (start, end), _ in labels:
+        if end:
+            drawing.add("line", class_="leader", x1=start[0], y1=start[1], x2=end[0], y2=end[1])
+    for point, (across, down, radius) in sorted(
+        zip(points, circles, strict=True), key=lambda pair: -pair[1][2]
+    ):
         group = drawing.add(
             "g",
             class_=f"point {method_class(point.method)}" + (" paper" if point.paper else ""),
@@ -194,13 +207,55 @@ def bubbles(name: str, title: str, caption: str, points: Sequence[Bubble]) -> Fi
             role="img",
         )
         drawing.add("title", group).text = point.words
-        drawing.add("circle", group, cx=x(point.x), cy=y(point.y), r=round(radius, 1))
-    places = _apart([y(point.y) + 4 for point in labelled], 40, 345)
-    for point, place in zip(labelled, places, strict=True):
-        radius = 4 + 14 * math.sqrt(max(point.size, 0.0) / largest)
-        start = x(point.x) + radius + 4
-        drawing.text(point.label, start, place, class_=f"label {method_class(point.method)}")
+        drawing.add("circle", group, cx=across, cy=down, r=round(radius, 1))
+    own = [point for point in points if not point.paper]
+    for point, (_, (left, base)) in zip(own, labels, strict=True):
+        css = f"label {method_class(point.method)}"
+        drawing.text(point.label, round(left, 1), round(base, 1), class_=css)
     return Figure(name, title, caption, str(drawing))
+
+
+Place = tuple[float, float]
+
+
+def _labels(
+    wanted: Sequence[tuple[str, float, float, float]],
+    circles: Sequence[tuple[float, float, float]],
+    width: float,
+    bottom: float,
+) -> list[tuple[tuple[Place, Place | None], Place]]:
+    """For each bubble: a line to its label, where that is not beside it, and the label's place:
+    the nearest that covers least of other labels and bubbles."""
+    boxes: list[tuple[float, float, float, float]] = [
+        (cx - r, cy - r, cx + r, cy + r) for cx, cy, r in circles
+    ]
+    found: list[tuple[tuple[Place, Place | None], Place]] = [(((0, 0), None), (0, 0))] * len(wanted)
+    for i in sorted(range(len(wanted)), key=lambda i: -wanted[i][1]):
+        text, cx, cy, r = wanted[i]
+        long = 7.2 * len(text)
+        best = None
+        for distance in (4, 16, 30, 46, 64, 84, 106, 130):
+            for turn in range(16):
+                angle = 2 * math.pi * turn / 16
+                edge_x = cx + (r + distance) * math.cos(angle)
+                edge_y = cy + (r + distance) * math.sin(angle)
+                left = edge_x - long * (1 - math.cos(angle)) / 2
+                box = (left, edge_y - 8, left + long, edge_y + 7)
+                outside = box[0] < 46 or box[2] > width or box[1] < 16 or box[3] > bottom - 2
+                cost = sum(_overlap(box, other) for other in boxes) + distance + 1e6 * outside
+                if best is None or cost < best[0]:
+                    best = (cost, distance, box, (edge_x, edge_y))
+        assert best is not None
+        _, distance, box, edge = best
+        boxes.append(box)
+        leader = (round(edge[0], 1), round(edge[1], 1)) if distance > 10 else None
+        found[i] = (((cx, cy), leader), (box[0], box[3] - 3))
+    return found
+
+
+def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> float:
+    wide, high = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    return wide * high if wide > 0 and high > 0 else 0.0
 
 
 def lines(
@@ -232,7 +287,7 @@ def lines(
         for line, place in zip(series, places, strict=True):
             css = f"label {method_class(line.method)}"
             drawing.text(line.label, x(line.points[-1].x) + 10, place, class_=css)
-    return Figure(name, title, caption, str(drawing))
+    return Figure(name, title, caption, str(drawing), small)
 
 
 def _line(drawing: _Drawing, line: Line, x: Axis, y: Axis, reachable: bool) -> None:

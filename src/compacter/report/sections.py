@@ -107,7 +107,7 @@ def _section(
             rows,
             f"{name}-scores",
             _title("Scores", setting, PAPERS_TABLES),
-            _caption(rows),
+            _caption(setting, rows),
         )
     ]
     by_n = _by_n(name, setting, runs, bootstrap, best_of_seeds)
@@ -141,7 +141,7 @@ def _title(what: str, setting: Setting, papers: Mapping[tuple[str, str, bool], s
     return what + (f" ({known})" if known else "")
 
 
-def _caption(rows: Sequence[Scored]) -> str:
+def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
     several = any(len(runs) > 1 for row in rows for runs in row.choice.runs.values())
     best_of = any(row.best_of > 1 for row in rows)
     parts = ["Scores in percent on the test rows"]
@@ -150,6 +150,8 @@ def _caption(rows: Sequence[Scored]) -> str:
     if len(columns_of(rows)) > 1:
         parts.append("The average is over all columns")
     parts.append("Best in bold")
+    if any(paper_row(setting, row.choice) for row in rows):
+        parts.append("Small, below: the paper's figures")
     if any(comparison.significant for row in rows for comparison in row.comparisons.values()):
         parts.append(f"{DIFFERS} differs from full fine-tuning (p < 0.05, paired bootstrap)")
     if best_of:
@@ -171,7 +173,7 @@ def _by_n(
         return []
     rows = scored(choices(several, per_method=("learning_rate",)), bootstrap, best_of_seeds)
     title = _title("Scores by n", setting, BY_N_TABLES)
-    return [score_table(setting, rows, f"{name}-by-n", title, _caption(rows))]
+    return [score_table(setting, rows, f"{name}-by-n", title, _caption(setting, rows))]
 
 
 def _summary(rows: Sequence[Scored], setting: Setting) -> str:
@@ -263,6 +265,7 @@ def _size_figures(name: str, by_size: Mapping[int, Sequence[Scored]]) -> list[Fi
                     "Mean over seeds; bands of one standard deviation.",
                     series,
                     ("training rows", f"{what}, score"),
+                    small=bool(number),
                     log=True,
                 )
             )

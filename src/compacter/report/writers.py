@@ -64,10 +64,8 @@ def _extras(cell: Cell) -> list[str]:
     parts = [cell.marks]
     if cell.deviation is not None:
         parts.append(f" ± {cell.deviation:.2f}")
-    if cell.paper is not None:
-        parts.append(f" (paper {cell.paper:.5g})")
-    elif cell.below:
-        parts.append(f" ({cell.below})")
+    if cell.second:
+        parts.append(f" ({cell.second})")
     return parts
 
 
