@@ -25,6 +25,7 @@ class Figure:
     svg: str
     small: bool = False
     """One of several side by side, with a legend for all."""
+    css: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def bubbles(name: str, title: str, caption: str, points: Sequence[Bubble]) -> Fi
     for point, (_, (left, base)) in zip(own, labels, strict=True):
         css = f"label {method_class(point.method)}"
         drawing.text(point.label, round(left, 1), round(base, 1), class_=css)
-    return Figure(name, title, caption, str(drawing))
+    return Figure(name, title, caption, str(drawing), css="bubbles")
 
 
 Place = tuple[float, float]
@@ -232,7 +233,7 @@ def _labels(
     found: list[tuple[tuple[Place, Place | None], Place]] = [(((0, 0), None), (0, 0))] * len(wanted)
     for i in sorted(range(len(wanted)), key=lambda i: -wanted[i][1]):
         text, cx, cy, r = wanted[i]
-        long = 7.2 * len(text)
+        long = 6.8 * len(text)
         best = None
         for distance in (4, 16, 30, 46, 64, 84, 106, 130):
             for turn in range(16):

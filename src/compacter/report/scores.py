@@ -62,7 +62,7 @@ class Scored:
 
     def average(self, wanted: Sequence[tuple[str, str]]) -> tuple[float, float | None] | None:
         """The mean over these columns and its deviation over seeds; None if one is missing."""
-        if not all(metric in self.columns.get(task, {}) for task, metric in wanted):
+        if not wanted or not all(metric in self.columns.get(task, {}) for task, metric in wanted):
             return None
         tasks = list(dict.fromkeys(task for task, _ in wanted))
         means = {t: [self.columns[t][m][0] for u, m in wanted if u == t] for t in tasks}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compacter.errors import ReportError
 from compacter.report.runs import Run, known_task, read_predictions
 from compacter.tasks import Row, Task, score
 
@@ -130,8 +131,15 @@ class _Answers:
 
 def _read(run: Run) -> _Answers | None:
     rows = read_predictions(run)
-    if rows is None:
-        return None
+    try:
+        return None if rows is None else _as_arrays(run, rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReportError(
+            f"the predictions in {str(run.folder)!r} do not fit the task {run.task!r}: {error}"
+        ) from None
+
+
+def _as_arrays(run: Run, rows: Sequence[Mapping[str, Any]]) -> _Answers:
     index = np.array([row["index"] for row in rows])
     task = _task(run)
     if task.kind == "entity":

@@ -198,4 +198,4 @@ def failed_table(failed: Sequence[FailedRun]) -> Table:
 def _setting_cell(value: Any) -> Cell:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     text = show(value)
-    return Cell(MISSING if value is None else text, value if number else text)
+    return Cell(text if value not in (None, ()) else MISSING, value if number else text)

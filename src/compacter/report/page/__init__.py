@@ -29,6 +29,7 @@ def render(content: Content) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     environment.globals["method_class"] = method_class
     environment.globals["order"] = _order
     template = environment.get_template("page.html.jinja")

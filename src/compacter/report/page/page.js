@@ -131,7 +131,7 @@ function open(row, run) {
   detail.className = "detail";
   const box = element(element(detail, "td", { colspan: row.cells.length }), "div");
   for (const warning of warnings) element(box, "p", {}, `Warning: ${warning}`);
-  const recipe = Object.entries({ ...data.common, ...settings });
+  const recipe = Object.entries({ ...settings, ...data.common }).filter(([, value]) => value !== null);
   const lines = recipe.map(([name, value]) => `${name}: ${JSON.stringify(value)}`);
   element(box, "pre", {}, lines.join("\n"));
   chart(box, best === null ? "validation score" : `validation score; step ${best} was tested`, score);
