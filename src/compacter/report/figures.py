@@ -233,7 +233,7 @@ def _labels(
     found: list[tuple[tuple[Place, Place | None], Place]] = [(((0, 0), None), (0, 0))] * len(wanted)
     for i in sorted(range(len(wanted)), key=lambda i: -wanted[i][1]):
         text, cx, cy, r = wanted[i]
-        long = 6.8 * len(text)
+        long = 7.3 * len(text)
         best = None
         for distance in (4, 16, 30, 46, 64, 84, 106, 130):
             for turn in range(16):

@@ -102,11 +102,14 @@ def _name(choice: Choice, settings: Mapping[str, Any]) -> str:
 # Scores
 
 
-def scored(found: Sequence[Choice], bootstrap: Bootstrap, best_of_seeds: bool) -> list[Scored]:
-    """The choices with their scores, compared to full fine-tuning where that is there once."""
+def scored(
+    found: Sequence[Choice], bootstrap: Bootstrap | None, best_of_seeds: bool
+) -> list[Scored]:
+    """The choices with their scores, compared to full fine-tuning where that is there once and a
+    bootstrap is given."""
     rows = [_scored(choice, best_of_seeds) for choice in found]
     full = [row for row in rows if row.choice.method == "full"]
-    if len(full) != 1:
+    if bootstrap is None or len(full) != 1:
         return rows
     return [row if row is full[0] else _compared(row, full[0], bootstrap) for row in rows]
 

@@ -110,11 +110,11 @@ def _section(
             _caption(setting, rows),
         )
     ]
-    by_n = _by_n(name, setting, runs, bootstrap, best_of_seeds)
+    by_n = _by_n(name, setting, runs, best_of_seeds)
     figures = [_figure1(name, setting, rows)]
     details = [efficiency_table(setting, rows, f"{name}-efficiency"), *by_n]
     if len(sizes) > 1 or (sizes and main is None):
-        of_size = {size: scored(choices(by_size[size]), bootstrap, best_of_seeds) for size in sizes}
+        of_size = {size: scored(choices(by_size[size]), None, best_of_seeds) for size in sizes}
         scores.append(size_table(of_size, f"{name}-by-rows"))
         if len(sizes) > 1:
             figures += _size_figures(name, of_size)
@@ -161,9 +161,7 @@ def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
     return ". ".join(parts) + "."
 
 
-def _by_n(
-    name: str, setting: Setting, runs: Sequence[Run], bootstrap: Bootstrap, best_of_seeds: bool
-) -> list[Table]:
+def _by_n(name: str, setting: Setting, runs: Sequence[Run], best_of_seeds: bool) -> list[Table]:
     """A row for each n, where a method has several."""
     values: dict[str, set[object]] = defaultdict(set)
     for run in runs:
@@ -171,7 +169,7 @@ def _by_n(
     several = [run for run in runs if len(values[run.method]) > 1]
     if not several:
         return []
-    rows = scored(choices(several, per_method=("learning_rate",)), bootstrap, best_of_seeds)
+    rows = scored(choices(several, per_method=("learning_rate",)), None, best_of_seeds)
     title = _title("Scores by n", setting, BY_N_TABLES)
     return [score_table(setting, rows, f"{name}-by-n", title, _caption(setting, rows))]
 
