@@ -16,15 +16,18 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types pytest peers promises clean
+.PHONY: help demo test test-browser lint types pytest peers promises clean
 
 help: ## Show what can be made
-	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-demo ## Fine-tune a small model in five ways, side by side (minutes)
 	@$(OFFLINE) $(BIN)/python examples/demo.py
 
 test: lint types pytest ## Check the style, the types and the behaviour
+
+test-browser: $(VENV)/.installed-browser ## Look at the report's page in chromium (Debian: apt install chromium)
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/browser
 
 lint: $(VENV)/.installed-test ## Check the style with ruff
 	@$(BIN)/ruff check $(CODE)
@@ -53,7 +56,7 @@ $(VENV)/.created:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# .installed-demo and .installed-test: the package with that extra. They stand for what is installed,
+# .installed-demo, -test and -browser: the package with that extra. They stand for what is installed,
 # so a second run installs nothing.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "Installing the package with its extra '$*' into $(VENV); torch makes this take a while"

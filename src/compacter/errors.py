@@ -42,3 +42,7 @@ class TrainingError(CompacterError):
 
 class ExperimentError(CompacterError):
     """experiments/: a grid that does not fit, or a folder that holds no sweep."""
+
+
+class ReportError(CompacterError):
+    """report/: a folder without runs, or a run that cannot be read."""

@@ -69,6 +69,7 @@ def real_command(*arguments: str) -> Run:
         (["--version"], f"compacter {compacter.__version__}\n"),
         (["--help"], "params"),
         (["params", "--help"], "--breakdown"),
+        (["report", "--help"], "--best-of-seeds"),
         (["methods"], "compacter++"),
         (["methods", "--json"], '"compacter++"'),
     ],

@@ -13,6 +13,7 @@ from compacter.cli.methods import methods
 from compacter.cli.params import params
 from compacter.cli.preview import preview
 from compacter.cli.recipes import recipes
+from compacter.cli.report import report
 from compacter.cli.runs import runs
 from compacter.cli.sweep import sweep
 from compacter.cli.tasks import tasks
@@ -37,6 +38,7 @@ app.command()(compare)
 app.command()(bench)
 app.command()(sweep)
 app.command()(runs)
+app.command()(report)
 
 
 def _print_version(wanted: bool) -> None:

@@ -68,3 +68,57 @@ def printed_figures(model: str, method: str, n: int | None, tasks: int) -> dict[
         if row["method"] == method and row.get("n") == n:
             return {key: row[key] for key in ("trained_percent", "total_multiple")}
     return None
+
+
+SCORES = {
+    ("t5-base", "glue", False): ("glue_t5_base", "glue_t5_base_ablations"),
+    ("t5-base", "glue", True): ("glue_t5_base_output_layer_tuned",),
+    ("t5-base", "superglue", False): ("superglue_t5_base", "superglue_t5_base_by_n"),
+    ("t5-small", "glue", False): ("glue_t5_small",),
+}
+"""The score tables of a model, a benchmark, and whether the output layer is tuned: the one of all
+methods first."""
+
+RATES = {
+    ("t5-base", "glue", False): "learning_rates_glue_t5_base",
+    ("t5-base", "glue", True): "learning_rates_output_layer_tuned",
+    ("t5-base", "superglue", False): "learning_rates_superglue_t5_base",
+    ("t5-small", "glue", False): "learning_rates_glue_t5_small",
+}
+
+
+def papers_model(model: str) -> str | None:
+    """The paper's name of a model: that of the hub, with or without its owner, or of a folder."""
+    is_path = model.startswith(("/", ".", "~"))
+    name = model.rstrip("/").rpartition("/")[2] if is_path else model.removeprefix("google-t5/")
+    return name if name in ("t5-base", "t5-small") else None
+
+
+def printed_scores(
+    model: str, benchmark: str, tuned: bool, method: str, **settings: int | None
+) -> dict[str, Any] | None:
+    """The row of scores that the paper prints for a method with these settings (n,
+    intrinsic_dim); where it has no such settings, the method's row in the table of all methods."""
+    names = SCORES.get((papers_model(model) or "", benchmark, tuned), ())
+    given = {name: value for name, value in settings.items() if value is not None}
+    rows = [row for name in names for row in tables()[name] if row["method"] == method]
+    for row in rows:
+        if given and all(row.get(name) == value for name, value in given.items()):
+            return dict(row)
+    return dict(rows[0]) if rows else None
+
+
+def printed_rate(model: str, benchmark: str, tuned: bool, method: str) -> float | None:
+    """The learning rate that the paper chose."""
+    name = RATES.get((papers_model(model) or "", benchmark, tuned))
+    rate: float | None = tables()[name].get(method) if name else None
+    return rate
+
+
+def score_columns(scores: dict[str, Any]) -> dict[str, tuple[float, ...]]:
+    """A row's scores by task, without its average: one number, or one for each metric."""
+    return {
+        task: tuple(value) if isinstance(value, list) else (value,)
+        for task, value in scores.items()
+        if task != "avg"
+    }

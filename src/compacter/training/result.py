@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from compacter.errors import TrainingError
-from compacter.tasks import Row
 
 if TYPE_CHECKING:
+    from compacter.tasks import Row
     from compacter.training.pipelines import Prediction
 
 CHECKPOINTS = "checkpoints"
@@ -93,6 +93,7 @@ def write_predictions(
                 "score": round(prediction.score, 6),
                 "label": row.label if row.label is not None else list(row.answers),
             }
+            | ({} if row.group is None else {"group": list(row.group)})
         )
         for row, prediction in zip(rows, predictions, strict=True)
     )

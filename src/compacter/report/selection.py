@@ -1,0 +1,159 @@
+"""Selection as in the paper: the learning rate and n are one per method, the bottleneck is one per
+task, all by validation scores; the checkpoint was chosen by the run itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from compacter.report.runs import Run, benchmark_of, method_order, task_order
+from compacter.report.statistics import mean
+from compacter.training.recipe import DATA_KEYS, Recipe
+
+PER_METHOD = ("learning_rate", "n")
+PER_TASK = ("bottleneck",)
+
+_PLACE = ("model", "method", "tune_output_layer", "max_train_samples", "seed")
+VARYING = tuple(
+    key for key in Recipe.model_fields if key not in (*_PLACE, *PER_METHOD, *PER_TASK, *DATA_KEYS)
+)
+"""Settings that the paper does not choose between. Where they differ, each value has its row."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs of a table have in common."""
+
+    model: str
+    benchmark: str
+    tuned: bool = False
+    """Whether the output layer is trained (Appendix C)."""
+    size: int | None = None
+    """Training rows; None: all."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A row of a table: a method with what was chosen for it."""
+
+    method: str
+    variant: tuple[tuple[str, Any], ...]
+    """Settings that tell this row from others of the same method."""
+    chosen: Mapping[str, Any]
+    """One per method: the learning rate and n."""
+    runs: Mapping[str, Sequence[Run]]
+    """By task: the runs of the chosen settings, one per seed, in the order of the seeds."""
+    candidates: int
+    """How many pairs of learning rate and n there were."""
+
+
+def settings_of(runs: Iterable[Run]) -> dict[Setting, list[Run]]:
+    """The runs by the table to which they belong."""
+    found: dict[Setting, list[Run]] = defaultdict(list)
+    for run in runs:
+        key = Setting(
+            run.result.model,
+            benchmark_of(run.task),
+            bool(run.setting("tune_output_layer")),
+            run.setting("max_train_samples"),
+        )
+        found[key].append(run)
+    return dict(found)
+
+
+def choices(runs: Sequence[Run], per_method: Sequence[str] = PER_METHOD) -> list[Choice]:
+    """A choice for each method, and for each value of the settings that are not chosen between;
+    `per_method` are those that are."""
+    shown = tuple(key for key in PER_METHOD if key not in per_method)
+    found = []
+    by_method = _grouped(runs, lambda run: run.method)
+    for method in sorted(by_method, key=method_order):
+        keys = (*shown, *_varying(by_method[method]))
+        variants = _grouped(by_method[method], lambda run, keys=keys: _values(run, keys))
+        for values in sorted(variants, key=_order):
+            variant = tuple(zip(keys, values, strict=True))
+            found.append(_choose(method, variant, variants[values], per_method))
+    return found
+
+
+def _choose(
+    method: str, variant: tuple[tuple[str, Any], ...], runs: list[Run], per_method: Sequence[str]
+) -> Choice:
+    """The pair with the best validation score in the mean over tasks. A pair for which runs are
+    missing would be judged by other tasks or seeds than the rest, so more runs come first."""
+    best: tuple[tuple[int, float], tuple[Any, ...], dict[str, list[Run]]] | None = None
+    candidates = _grouped(runs, lambda run: _values(run, per_method))
+    for values in sorted(candidates, key=_order):
+        by_task = _grouped(candidates[values], lambda run: run.task)
+        kept = {task: _best_of_task(by_task[task]) for task in sorted(by_task, key=task_order)}
+        means = [mean([run.validation_score for run in chosen]) for chosen in kept.values()]
+        rank = (sum(map(len, kept.values())), mean(means))
+        if best is None or rank > best[0]:
+            best = (rank, values, kept)
+    assert best is not None
+    return Choice(
+        method, variant, dict(zip(per_method, best[1], strict=True)), best[2], len(candidates)
+    )
+
+
+def _best_of_task(runs: list[Run]) -> list[Run]:
+    """The runs with the bottleneck that is best on this task, one per seed."""
+    best: tuple[tuple[int, float], list[Run]] | None = None
+    by_value = _grouped(runs, lambda run: _values(run, PER_TASK))
+    for values in sorted(by_value, key=_order):
+        seeds = {run.result.seed: run for run in reversed(by_value[values])}
+        kept = [seeds[seed] for seed in sorted(seeds)]
+        rank = (len(kept), mean([run.validation_score for run in kept]))
+        if best is None or rank > best[0]:
+            best = (rank, kept)
+    assert best is not None
+    return best[1]
+
+
+def best_seed(runs: Sequence[Run]) -> Run:
+    """The run that is best on validation: the test set chooses nothing."""
+    return max(runs, key=lambda run: run.validation_score)
+
+
+def _varying(runs: list[Run]) -> tuple[str, ...]:
+    """The settings that take several values on one task; not those that follow from others, as the
+    warm-up follows from the epochs."""
+    by_task = list(_grouped(runs, lambda run: run.task).values())
+    keys = [
+        key
+        for key in VARYING
+        if any(len({run.setting(key) for run in part}) > 1 for part in by_task)
+    ]
+    for key in reversed(keys.copy()):
+        rest = [other for other in keys if other != key]
+        if rest and all(
+            len({_values(run, rest) for run in part}) == len({_values(run, keys) for run in part})
+            for part in by_task
+        ):
+            keys = rest
+    return tuple(keys)
+
+
+def _values(run: Run, keys: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(run.setting(key) for key in keys)
+
+
+def _order(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sorts settings: what is not set first, then numbers, then the rest by their text."""
+    return tuple(
+        (0, 0.0, "")
+        if value is None
+        else (1, float(value), "")
+        if isinstance(value, int | float)
+        else (2, 0.0, str(value))
+        for value in values
+    )
+
+
+def _grouped(runs: Iterable[Run], key: Any) -> dict[Any, list[Run]]:
+    found: dict[Any, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[key(run)].append(run)
+    return dict(found)

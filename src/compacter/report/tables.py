@@ -1,0 +1,213 @@
+"""The other tables: what was chosen, efficiency, and every run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compacter.paper import papers_model, printed_rate, tables
+from compacter.report.cells import (
+    DIVERGED,
+    MISSING,
+    Cell,
+    Column,
+    Table,
+    count_range,
+    percent,
+    score_text,
+    show,
+    signed,
+    with_best,
+)
+from compacter.report.runs import FailedRun, Found, Run, task_title
+from compacter.report.scores import Scored
+from compacter.report.selection import Setting
+from compacter.report.statistics import mean
+
+# What was chosen
+
+
+def chosen_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
+    """Learning rate and n of every method, and the bottleneck of every task."""
+    columns = [
+        Column("Method", numeric=False),
+        Column("Learning rate"),
+        Column("n"),
+        Column("Bottleneck", "by task", numeric=False),
+        Column("Seeds"),
+        Column("Choices"),
+    ]
+    body = []
+    for row in rows:
+        choice = row.choice
+        rate, n = (choice.chosen.get(key) for key in ("learning_rate", "n"))
+        n = dict(choice.variant).get("n", n)
+        widths = {task: runs[0].setting("bottleneck") for task, runs in choice.runs.items()}
+        values = set(widths.values())
+        text = ", ".join(f"{task_title(t)} {show(w)}" for t, w in widths.items())
+        if len(values) == 1:
+            text = MISSING if values == {None} else show(next(iter(values)))
+        seeds = [len(runs) for runs in choice.runs.values()]
+        paper = printed_rate(setting.model, setting.benchmark, setting.tuned, choice.method)
+        body.append(
+            (
+                Cell(row.label, row.label),
+                Cell(show(rate), rate, below="" if paper is None else f"paper {paper:g}"),
+                Cell(MISSING if n is None else show(n), n),
+                Cell(text, text),
+                Cell(count_range(seeds), max(seeds)),
+                Cell(str(choice.candidates), choice.candidates),
+            )
+        )
+    caption = (
+        "Learning rate and n: one per method, by the mean validation score over tasks; bottleneck: "
+        "one per task. Choices: how many pairs of learning rate and n were compared."
+    )
+    return Table(name, "Chosen settings", caption, tuple(columns), tuple(body))
+
+
+# Efficiency
+
+
+def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
+    """Table 3: parameters, time and memory, and the difference to full fine-tuning."""
+    full = next((row for row in rows if row.choice.method == "full"), None)
+    tasks = {task for row in rows for task in row.runs}
+    printed = _printed_efficiency(setting, tasks)
+    columns = (
+        Column("Method", numeric=False),
+        Column("Trained", "parameters"),
+        Column("Trained", "% per task"),
+        Column("Head", "parameters"),
+        Column("Time", "s per run"),
+        Column("Time", "to full, %"),
+        Column("Speed", "rows/s"),
+        Column("Memory", "peak, MB"),
+        Column("Memory", "to full, %"),
+    )
+    body = [_efficiency_row(row, full, printed) for row in rows]
+    for places, highest in (((4, 5, 7, 8), False), ((6,), True)):
+        body = with_best(body, places, highest)
+    caption = (
+        "Means over the runs that the table of scores shows; time and memory against full "
+        "fine-tuning on the same tasks. Runs that share a machine slow each other down."
+    )
+    if printed:
+        caption += " The paper's differences are for one epoch of MNLI on one GPU."
+    title = "Efficiency" + (" (the paper's Table 3)" if printed else "")
+    return Table(name, title, caption, columns, tuple(body))
+
+
+def _efficiency_row(
+    row: Scored, full: Scored | None, printed: Mapping[str, tuple[float, float]]
+) -> tuple[Cell, ...]:
+    runs = [run for part in row.runs.values() for run in part]
+    trained, head, speed = (
+        mean([float(getattr(run.result, key)) for run in runs])
+        for key in ("trainable", "head_trainable", "samples_per_second")
+    )
+    seconds = mean(list(row.seconds.values()))
+    theirs = printed.get(row.choice.method, (None, None))
+    return (
+        Cell(row.label, row.label),
+        Cell(f"{trained:,.0f}", trained),
+        Cell(percent(row.percent), row.percent),
+        Cell(f"{head:,.0f}", head),
+        Cell(f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.1f}", seconds),
+        _to_full(row, full, lambda r: r.result.seconds, theirs[0]),
+        Cell(f"{speed:,.1f}", speed),
+        Cell(f"{row.memory / 1e6:,.0f}", row.memory / 1e6),
+        _to_full(row, full, lambda r: r.result.peak_memory_bytes, theirs[1]),
+    )
+
+
+def _to_full(row: Scored, full: Scored | None, measure: Any, paper: float | None) -> Cell:
+    shared = [task for task in row.runs if full and task in full.runs]
+    if full is None or row is full or not shared:
+        return Cell(MISSING, paper=paper)
+    ours, theirs = (sum(mean([measure(r) for r in s.runs[t]]) for t in shared) for s in (row, full))
+    if not theirs:
+        return Cell(MISSING, paper=paper)
+    change = 100 * (ours / theirs - 1)
+    return Cell(signed(change, 1), change, paper=paper)
+
+
+def _printed_efficiency(setting: Setting, tasks: set[str]) -> dict[str, tuple[float, float]]:
+    """The paper's differences in time and memory, by method; its memory is against full
+    fine-tuning here, as its time is."""
+    if papers_model(setting.model) != "t5-base" or tasks != {"mnli"} or setting.tuned:
+        return {}
+    rows = {row["method"]: row for row in tables()["efficiency_t5_base_mnli"]}
+    full = rows.pop("full")["memory_mb"]
+    found = {
+        name: (row["time_delta_percent"], 100 * (row["memory_mb"] / full - 1))
+        for name, row in rows.items()
+    }
+    both = found.pop("prompt-tuning")
+    return found | {"prompt-tuning-r": both, "prompt-tuning-t": both}
+
+
+# Runs
+
+
+def runs_table(runs: Sequence[Run], keys: Sequence[str]) -> Table:
+    """Every run, with the settings in which runs differ."""
+    columns = [Column("Run", numeric=False), Column("Score"), Column("Status", numeric=False)]
+    columns += [Column(key, numeric=False) for key in keys]
+    columns += [Column("Trained", "%"), Column("Time", "s"), Column("Memory", "MB")]
+    body = []
+    for run in runs:
+        result = run.result
+        value = result.score
+        body.append(
+            (
+                Cell(run.id, run.id),
+                Cell(MISSING if value is None else score_text(value), value),
+                Cell(result.status, result.status, note="; ".join(result.warnings)),
+                *(_setting_cell(run.setting(key)) for key in keys),
+                Cell(percent(result.percent), result.percent),
+                Cell(f"{result.seconds:,.0f}", result.seconds),
+                Cell(f"{result.peak_memory_bytes / 1e6:,.0f}", result.peak_memory_bytes / 1e6),
+            )
+        )
+    caption = (
+        "Settings that all runs share are left out here and listed below. "
+        "The score is that of the test set, or of validation where there is none."
+    )
+    return Table("runs", "All runs", caption, tuple(columns), tuple(body))
+
+
+def failed_table(found: Found) -> Table:
+    """Runs that ended with an error and runs that diverged."""
+    keys = ("method", "task", "model", "learning_rate", "seed")
+    columns = [Column("Run", numeric=False)]
+    columns += [Column(key, numeric=False) for key in keys]
+    columns += [Column("Error", numeric=False), Column("Attempts"), Column("When", numeric=False)]
+    body = [
+        (
+            Cell(run.id, run.id),
+            *(_setting_cell(run.recipe.get(key)) for key in keys),
+            Cell(f"{run.kind}: {run.error}" if run.kind else run.error, run.error),
+            Cell(str(run.attempts), run.attempts),
+            Cell(run.when, run.when),
+        )
+        for run in (*found.failed, *map(_as_failed, found.diverged))
+    ]
+    caption = (
+        "Runs that ended with an error, which no table above counts, and runs that diverged, whose "
+        f"scores are those of their best checkpoint and are marked with {DIVERGED}."
+        if found.diverged
+        else "Runs that ended with an error; no table above counts them."
+    )
+    return Table("failed", "Failed runs", caption, tuple(columns), tuple(body))
+
+
+def _as_failed(run: Run) -> FailedRun:
+    error = "; ".join(run.result.warnings)
+    return FailedRun(run.id, run.result.recipe, error, kind="diverged", when="", attempts=1)
+
+
+def _setting_cell(value: Any) -> Cell:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    text = show(value)
+    return Cell(text if value not in (None, ()) else MISSING, value if number else text)

@@ -1,0 +1,132 @@
+"""Selection against a search by hand over all combinations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+
+from compacter.report.runs import Run, read_folder
+from compacter.report.selection import best_seed, choices, settings_of
+from made_runs import make_run
+
+RATES, NS, BOTTLENECKS, SEEDS = (3e-4, 3e-3, 3e-2), (4, 8), (24, 48), (1, 2)
+TASKS = ("cola", "mrpc", "rte")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_selection_is_that_of_a_search_by_hand(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    table = {}
+    for number, key in enumerate(itertools.product(TASKS, RATES, NS, BOTTLENECKS, SEEDS)):
+        task, rate, n, bottleneck, run_seed = key
+        names = {"cola": ["matthews"], "mrpc": ["accuracy", "f1"], "rte": ["accuracy"]}[task]
+        validation = {name: rng.uniform(50, 90) for name in names}
+        table[key] = sum(validation.values()) / len(validation)
+        make_run(
+            tmp_path / str(number),
+            task=task,
+            method="compacter",
+            learning_rate=rate,
+            n=n,
+            bottleneck=bottleneck,
+            seed=run_seed,
+            validation=validation,
+            test={name: rng.uniform(50, 90) for name in names},
+        )
+
+    def of_task(task: str, rate: float, n: int, bottleneck: int) -> float:
+        return sum(table[task, rate, n, bottleneck, s] for s in SEEDS) / len(SEEDS)
+
+    best = None
+    for rate, n in itertools.product(RATES, NS):
+        widths = [max(BOTTLENECKS, key=lambda b: of_task(t, rate, n, b)) for t in TASKS]
+        total = sum(of_task(t, rate, n, b) for t, b in zip(TASKS, widths, strict=True))
+        if best is None or total > best[0]:
+            best = (total, rate, n, widths)
+    assert best is not None
+    _, rate, n, widths = best
+
+    (choice,) = choices(read_folder(tmp_path).runs)
+    assert choice.chosen == {"learning_rate": rate, "n": n}
+    assert choice.candidates == len(RATES) * len(NS)
+    assert list(choice.runs) == list(TASKS)
+    for task, width in zip(TASKS, widths, strict=True):
+        assert [run.setting("bottleneck") for run in choice.runs[task]] == [width] * len(SEEDS)
+        assert [run.result.seed for run in choice.runs[task]] == list(SEEDS)
+
+    by_n = choices(read_folder(tmp_path).runs, per_method=("learning_rate",))
+    assert [dict(row.variant) for row in by_n] == [{"n": n} for n in NS]
+    for row, fixed in zip(by_n, NS, strict=True):
+        totals = {
+            r: sum(max(of_task(t, r, fixed, b) for b in BOTTLENECKS) for t in TASKS) for r in RATES
+        }
+        assert row.chosen == {"learning_rate": max(totals, key=totals.__getitem__)}
+
+
+def one_choice(folder: Path) -> tuple[float, list[str]]:
+    (choice,) = choices(read_folder(folder).runs)
+    return choice.chosen["learning_rate"], [run.id for runs in choice.runs.values() for run in runs]
+
+
+def test_a_rate_is_not_chosen_for_the_tasks_it_lacks(tmp_path: Path) -> None:
+    """The higher rate has failed on the hard task; on the easy one alone it is no better choice."""
+    for task, score in (("sst2", 90.0), ("rte", 60.0)):
+        scores = {"accuracy": score}
+        make_run(tmp_path / f"low-{task}", task=task, learning_rate=1e-3, test=scores)
+    make_run(tmp_path / "high", task="sst2", learning_rate=1e-1, test={"accuracy": 91.0})
+    assert one_choice(tmp_path) == (1e-3, ["low-sst2", "low-rte"])
+
+
+def test_the_test_set_chooses_nothing(tmp_path: Path) -> None:
+    better, worse = {"accuracy": 80.0}, {"accuracy": 70.0}
+    make_run(tmp_path / "a", learning_rate=1e-3, validation=better, test=worse)
+    make_run(tmp_path / "b", learning_rate=1e-2, validation=worse, test=better)
+    assert one_choice(tmp_path) == (1e-3, ["a"])
+    runs = read_folder(tmp_path).runs
+    assert best_seed(runs).id == "a"
+
+
+def test_no_number_is_the_worst_score(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", learning_rate=1e-3, validation={"accuracy": float("nan")})
+    make_run(tmp_path / "b", learning_rate=1e-2, validation={"accuracy": 1.0})
+    assert one_choice(tmp_path) == (1e-2, ["b"])
+
+
+def test_the_same_run_twice_counts_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, seed=1)
+    assert one_choice(tmp_path)[1] == ["a"]
+
+
+def test_other_settings_have_rows_of_their_own(tmp_path: Path) -> None:
+    """The warm-up follows from the epochs and is not named; epochs that differ between tasks, as
+    the paper's do, make no rows."""
+    for epochs, warmup in ((3, 9), (6, 18)):
+        make_run(tmp_path / f"rte{epochs}", task="rte", epochs=epochs, warmup_steps=warmup)
+    make_run(tmp_path / "sst2", task="sst2", method="full", epochs=2)
+    make_run(tmp_path / "cola", task="cola", method="full", epochs=20)
+    found = choices(read_folder(tmp_path).runs)
+    assert [(row.method, row.variant) for row in found] == [
+        ("full", ()),
+        ("compacter++", (("epochs", 3),)),
+        ("compacter++", (("epochs", 6),)),
+    ]
+
+
+def test_runs_are_told_apart_by_model_benchmark_output_layer_and_size(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", task="rte")
+    make_run(tmp_path / "b", task="cola")
+    make_run(tmp_path / "c", task="rte", tune_output_layer=True)
+    make_run(tmp_path / "d", task="rte", max_train_samples=100)
+    make_run(tmp_path / "e", task="copa")
+    make_run(tmp_path / "f", task="mine", train_file="x.csv", text_columns=("t",))
+    make_run(tmp_path / "g", task="rte", model="t5-base")
+    found = settings_of(read_folder(tmp_path).runs)
+
+    def ids(runs: list[Run]) -> str:
+        return "".join(run.id for run in runs)
+
+    assert sorted(map(ids, found.values())) == ["ab", "c", "d", "e", "f", "g"]
