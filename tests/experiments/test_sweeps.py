@@ -17,6 +17,7 @@ from compacter.experiments.engines.local import Local, one_device
 from compacter.experiments.grid import Grid
 from compacter.experiments.store import Store
 from compacter.experiments.sweep import sweep
+from compacter.report import write_report
 from sweeping import Inline, results, small_grid, start_sweep
 
 DEADLINE = 120
@@ -195,6 +196,9 @@ def test_runs_that_fail_do_not_stop_the_others(tmp_path):
         assert set(failure) == {"recipe", "error", "kind", "when", "attempts"}
         assert failure["attempts"] == 1
         assert failure["kind"] == ("TaskError" if "missing" in failure["error"] else "SettingError")
+    page = write_report(output)[0].read_text(encoding="utf-8")
+    for expected in ("n=3 does not divide", "missing.csv", "diverged: the loss was no number"):
+        assert expected in page
     store = Store.open(output)
     engine = Inline()
     assert {run.state for run in sweep(grid, output, engine=engine)} == {

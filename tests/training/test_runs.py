@@ -261,6 +261,7 @@ def test_out_of_memory_is_advice(values, tmp_path, monkeypatch):
         ({"text_columns": ("words",)}, "words"),
         ({"label_column": "class"}, "class"),
         ({"drop_layers": 2}, "drop_layers=2 does not fit"),
+        ({"method": "adapter", "A_learning_rate": 0.1}, "'adapter' has no A"),
         ({"model": "x.gguf"}, "there is no file 'x.gguf'; expected a GGUF model"),
         ({"quantize": "4bit"}, "quantize='4bit' needs bitsandbytes"),
     ],
@@ -287,6 +288,21 @@ def test_dropout_of_the_model_is_set(tmp_path):
     dropouts = [m.p for m in model.modules() if isinstance(m, torch.nn.Dropout)]
     assert set(dropouts) == {0.25}
     assert model.config.attention_probs_dropout_prob == 0.25
+
+
+@pytest.mark.parametrize(("method", "slow"), [("compacter", 1), ("phm-adapter", 16)])
+def test_A_has_a_learning_rate_of_its_own(method, slow, tmp_path):
+    values = recipe_values("t5", tmp_path, method=method, learning_rate=0.5, A_learning_rate=0.125)
+    ready = prepare(Recipe.make(values))
+    optimizer = make_trainer(ready, tmp_path / "run", None, ()).create_optimizer()
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.0}
+    names = {n: p for n, p in ready.model.named_parameters() if p.requires_grad}
+    of_A = {name for name in names if name.endswith(".A") or ".compacter_A." in name}
+    assert len(of_A) == slow
+    assert {n: rates[id(p)] for n, p in names.items()} == {
+        name: 0.125 if name in of_A else 0.5 for name in names
+    }
 
 
 def test_batches_of_like_lengths_have_less_padding(tmp_path):

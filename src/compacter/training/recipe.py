@@ -90,6 +90,7 @@ class Recipe(BaseModel):
 
     # How
     learning_rate: float | None = _field(None, "highest learning rate", gt=0)
+    A_learning_rate: float | None = _field(None, "that of A, if A is to have its own", gt=0)
     epochs: int | None = _field(None, "passes over the training rows", ge=1)
     batch_size: int | None = _field(None, "rows of a batch on one device", ge=1)
     max_length: int | None = _field(None, "tokens after which a text is cut", ge=8)

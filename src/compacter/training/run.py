@@ -127,6 +127,11 @@ def resolve(
             f"quantize={recipe.quantize!r} freezes the base model, and the method is "
             f"{recipe.method!r}; expected a method that adds parameters of its own"
         )
+    if recipe.A_learning_rate is not None and not _has_A(recipe.method):
+        raise TrainingError(
+            f"A_learning_rate={recipe.A_learning_rate:g} is for methods with Kronecker products, "
+            f"and {recipe.method!r} has no A; leave it out or choose another method"
+        )
     task, splits = load_data(
         recipe.task_name(),
         recipe.source(),
@@ -206,9 +211,19 @@ def _apply(model: nn.Module, recipe: Recipe, kind: Kind) -> nn.Module:
 
 def for_method(recipe: Recipe, method: str) -> Recipe:
     """The same recipe with another method, less the settings that this method does not have."""
-    known = frozenset() if method == HEAD_ONLY else settings_of(find_method(method))
+    known = _known_settings(method)
     idle = {name: None for name in recipe.method_settings() if name not in known}
+    if not _has_A(method):
+        idle["A_learning_rate"] = None
     return recipe.model_copy(update={"method": method, **idle})
+
+
+def _known_settings(method: str) -> frozenset[str]:
+    return frozenset() if method == HEAD_ONLY else settings_of(find_method(method))
+
+
+def _has_A(method: str) -> bool:
+    return "A_std" in _known_settings(method)
 
 
 def train(
@@ -304,6 +319,7 @@ def make_trainer(
     return TaskTrainer(
         pipeline=ready.pipeline,
         validation=ready.splits.validation,
+        A_learning_rate=ready.recipe.A_learning_rate,
         model=ready.model,
         args=arguments,
         train_dataset=features,

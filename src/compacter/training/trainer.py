@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from torch import nn
 from transformers import (
     EarlyStoppingCallback,
     PrinterCallback,
@@ -33,7 +34,14 @@ ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 class TaskTrainer(Trainer):
     """Evaluates by the task's metrics on rows, not by the loss on batches."""
 
-    def __init__(self, *, pipeline: Pipeline, validation: Sequence[Row], **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        pipeline: Pipeline,
+        validation: Sequence[Row],
+        A_learning_rate: float | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(
             data_collator=pipeline.collate,
             compute_loss_func=pipeline.loss,
@@ -43,6 +51,20 @@ class TaskTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         self.pipeline = pipeline
         self.validation = list(validation)
+        self.A_learning_rate = A_learning_rate
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Trainer's, with a group of its own for A where A has a learning rate of its own."""
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        if self.A_learning_rate is not None:
+            peft: Any = self.accelerator.unwrap_model(self.model)
+            slow = peft.base_model.slow_weights(peft.active_adapter)
+            ids = {id(A) for A in slow}
+            for group in optimizer.param_groups:
+                group["params"] = [p for p in group["params"] if id(p) not in ids]
+            settings = {"lr": self.A_learning_rate, "weight_decay": self.args.weight_decay}
+            optimizer.add_param_group({"params": slow, **settings})
+        return optimizer
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The validation scores and their mean, logged as Trainer logs its own."""

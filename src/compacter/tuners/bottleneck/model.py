@@ -66,6 +66,15 @@ class CompacterModel(Tuner):
     def shared_parameters(self, config: CompacterConfig, plan: Plan) -> dict[str, nn.Parameter]:
         return {"A": slow_weights(config.n, config.initial_A_std)} if config.shares_A else {}
 
+    def slow_weights(self, adapter: str) -> list[nn.Parameter]:
+        """A of the adapter: one for all layers, or one of each projection; none if it has no A."""
+        if not self.peft_config[adapter].is_hypercomplex:
+            return []
+        shared: SharedParameters = getattr(self.model, SharedParameters.NAME)
+        layers = BottleneckLayer.all_with(adapter, shared)
+        own = [p._parameters.get("A") for m in layers for p in m.projections(adapter)]
+        return [A for A in (shared.holder("A").get(adapter), *own) if A is not None]
+
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
         """As of all tuners; a compiler finds here what is built for the pass that it traces."""
