@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from compacter.errors import SettingError
-from compacter.nn import Bottleneck, Dense, make_projection, slow_weights
+from compacter.nn import Bottleneck, Dense, bottleneck_of, make_projection, slow_weights
 
 
 @pytest.mark.parametrize("kind", ["dense", "low-rank", "phm", "lphm"])
@@ -22,6 +22,33 @@ def test_adapter_is_y_plus_up_of_gelu_of_down(kind):
     gelu = 0.5 * z * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (z + 0.044715 * z**3)))
     expected = y + gelu @ up.matrix(A) + up.bias
     torch.testing.assert_close(Bottleneck(down, up)(y, A), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_with_given_matrices(biased):
+    """The same values and gradients, of rows that do not lie side by side too."""
+    shapes = [(3, 2, 8), (4, 8), (4,), (8, 4), (8,)]
+    given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+    y, W, b, V, c = [t if biased or t.dim() > 1 else None for t in given]
+    y = y.transpose(0, 1)
+    found = bottleneck_of(y, W, b, torch.tanh, V, c)
+    z = torch.tanh(y @ W.T + (b if biased else 0))
+    expected = y + z @ V.T + (c if biased else 0)
+    torch.testing.assert_close(found, expected)
+    trained = [tensor for tensor in (given[0], W, b, V, c) if tensor is not None]
+    weights = torch.randn_like(found)
+    for gradient, right in zip(
+        torch.autograd.grad(found, trained, weights),
+        torch.autograd.grad(expected, trained, weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(gradient, right)
+
+
+def test_autocast_leaves_y_as_it_is():
+    y, W, V = torch.randn(5, 8), torch.randn(4, 8), torch.zeros(8, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(bottleneck_of(y, W, None, torch.tanh, V, None), y)
 
 
 def test_another_activation():

@@ -135,7 +135,7 @@ def make_arguments(
         gradient_accumulation_steps=recipe.gradient_accumulation,
         warmup_steps=recipe.warmup_steps,
         lr_scheduler_type="linear",
-        optim="adamw_torch",
+        optim="adamw_torch_fused",
         adam_beta1=ADAM_BETAS[0],
         adam_beta2=ADAM_BETAS[1],
         adam_epsilon=ADAM_EPSILON,

@@ -98,28 +98,36 @@ class BottleneckLayer(TunerLayer):
         if activation is None:
             return output
         down, up = self.projections(adapter)
-        built = self._find_built(adapter, down)
-        if built is None:
-            A = self.shared.get("A", adapter)
-            if A is not None:
-                A = A.to(output.device)
-            return in_dtype_of(
-                next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
-            )
-        W, V, compute = built.down, built.up, activation.forward
+        if isinstance(down, Dense) and isinstance(up, Dense):
+            W, V = down.W.t(), up.W.t()
+        else:
+            built = self._find_built(adapter)
+            if built is None:
+                return self._adapt_alone(adapter, activation, output)
+            W, V = built.down, built.up
         b, c = down._parameters.get("bias"), up._parameters.get("bias")
         if W.dtype is output.dtype:
-            return bottleneck_of(output, W, b, compute, V, c)
-        return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, compute, V, c))
+            return bottleneck_of(output, W, b, activation.forward, V, c)
+        return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, activation.forward, V, c))
 
-    def _find_built(self, adapter: str, down: Projection) -> Built | None:
+    def _adapt_alone(self, adapter: str, activation: nn.Module, output: Tensor) -> Tensor:
+        """By this layer's own formula."""
+        down, up = self.projections(adapter)
+        A = self.shared.get("A", adapter)
+        if A is not None:
+            A = A.to(output.device)
+        return in_dtype_of(
+            next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
+        )
+
+    def _find_built(self, adapter: str) -> Built | None:
         built = self.built
         if torch.compiler.is_compiling():
             return built if self.shared.is_traced else None
         if built is not None and built.adapter == adapter and built.take():
             return built
         self.built = None
-        return None if isinstance(down, Dense) else built_weights(self, adapter)
+        return built_weights(self, adapter)
 
     def has(self, adapter: str) -> bool:
         return adapter in self.activations
