@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
@@ -25,8 +27,8 @@ def make(bare: nn.Module, name: str, **settings: Any) -> nn.Module:
     if name == "lora":
         config = LoraConfig(r=LORA_RANK, task_type="SEQ_2_SEQ_LM")
         return get_peft_model(frozen_copy(bare), config).train()
-    if name == "compacter, layer by layer":
-        return layer_by_layer(adapted_copy(bare, "compacter", settings))
+    if name in FORMULAS:
+        return layer_by_layer(adapted_copy(bare, "compacter", settings), FORMULAS[name])
     return adapted_copy(bare, name, settings)
 
 
@@ -45,17 +47,40 @@ def norms_only(bare: nn.Module) -> nn.Module:
     return model.train()
 
 
-def layer_by_layer(model: nn.Module) -> nn.Module:
-    """The same adapters by the plain formula: each layer builds its matrices in every pass."""
+Formula = Callable[[BottleneckLayer, str, Tensor], Tensor]
+
+
+def layer_by_layer(model: nn.Module, formula: Formula) -> nn.Module:
+    """The same adapters by a plain formula: each layer builds its matrices in every pass."""
     for layer in model.modules():
         if isinstance(layer, BottleneckLayer):
-            layer.adapt = partial(_adapt, layer)  # type: ignore[method-assign]
+            layer.adapt = partial(formula, layer)  # type: ignore[method-assign]
     return model
 
 
-def _adapt(layer: BottleneckLayer, adapter: str, output: Tensor) -> Tensor:
-    if adapter not in layer.compacter_down:
-        return output
+def _one_product(layer: BottleneckLayer, adapter: str, output: Tensor) -> Tensor:
+    """This package's formula for one layer, which makes the sum without its n terms."""
+    down, up = layer.projections(adapter)
     A = layer.shared.get("A", adapter)
-    down, up = layer.compacter_down[adapter], layer.compacter_up[adapter]
     return bottleneck(output, down, layer.activations[adapter], up, A)
+
+
+def _n_products(layer: BottleneckLayer, adapter: str, output: Tensor) -> Tensor:
+    """The paper's equation as it stands: n Kronecker products, then their sum."""
+    A = layer.shared.get("A", adapter)
+    assert A is not None
+
+    def linear(x: Tensor, projection: Any) -> Tensor:
+        B = projection.s @ projection.t
+        products = torch.einsum("iab,ipq->iapbq", A, B)
+        W = products.reshape(len(A), projection.in_features, projection.out_features).sum(0)
+        return nn.functional.linear(x, W.t(), projection.bias)
+
+    down, up = layer.projections(adapter)
+    return output + linear(layer.activations[adapter](linear(output, down)), up)
+
+
+FORMULAS: dict[str, Formula] = {
+    "compacter, one product a layer": _one_product,
+    "compacter, n products a layer": _n_products,
+}

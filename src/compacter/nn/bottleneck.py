@@ -30,10 +30,11 @@ def bottleneck(
 def bottleneck_of(
     y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
 ) -> Tensor:
-    """The same with W and b of down, V and c of up given; the matrices transposed. y is added where
-    the last product is written, which saves a pass over the activations in both directions."""
+    """The same with W and b of down, V and c of up given; the matrices transposed. In training, y
+    is added where the last product is written, which saves a pass over the activations in both
+    directions; but autocast would round y as it rounds what is multiplied."""
     z = activation(_linear(y, W, b))
-    if torch.is_autocast_enabled(y.device.type):  # would round y as it rounds what is multiplied
+    if not torch.is_grad_enabled() or torch.is_autocast_enabled(y.device.type):
         return y + _linear(z, V, c)
     output = torch.addmm(y.reshape(-1, y.shape[-1]), z.reshape(-1, z.shape[-1]), V.t())
     if c is not None:
