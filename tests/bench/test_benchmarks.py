@@ -13,7 +13,10 @@ import torch
 
 from adapting import logits, scramble
 from compacter.bench.work import make_inputs
+from compacter.experiments.store import Store
 from compacter.models import layer_norms
+from compacter.report.runs import read_folder
+from made_runs import make_run
 from tiny_models import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,3 +161,15 @@ def test_an_environment_is_made_once(script: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(run, "PINS", ("other==1",))
     run.environment(tmp_path / "env", None, None)
     assert len(made) == 2
+
+
+def test_runs_are_multiplied_into_a_sweep(script: Any, tmp_path: Path):
+    kinds = [tmp_path / method for method in ("full", "compacter")]
+    for kind in kinds:
+        make_run(kind, method=kind.name, predictions=[0, 1], labels=[0, 1])
+    script("many_runs").multiply(kinds, tmp_path / "sweep", 5)
+    found = Store.open(tmp_path / "sweep").runs()
+    assert [(run.state, run.method) for run in found] == [
+        ("done", method) for method in ("full", "compacter", "full", "compacter", "full")
+    ]
+    assert len(read_folder(tmp_path / "sweep").runs) == 5
