@@ -21,7 +21,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
 help: ## Show what can be made
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed-demo ## Fine-tune a small model in five ways, side by side (minutes)
+demo: $(VENV)/.installed-demo ## Fine-tune a small model in five ways, side by side (5 minutes on 2 cores)
 	@$(OFFLINE) $(BIN)/python examples/demo.py
 
 test: lint types pytest ## Check the style, the types and the behaviour
