@@ -17,7 +17,7 @@ from compacter.experiments.compare import compare
 from compacter.training import Recipe, evaluate, predict, read_result, train
 from compacter.training.inference import load_run
 from compacter.training.memory import peak_memory, reset_peak_memory
-from compacter.training.run import make_trainer, prepare
+from compacter.training.run import for_method, make_trainer, prepare
 from task_files import write_official
 from tiny_tasks import recipe_values
 
@@ -303,6 +303,17 @@ def test_A_has_a_learning_rate_of_its_own(method, slow, tmp_path):
     assert {n: rates[id(p)] for n, p in names.items()} == {
         name: 0.125 if name in of_A else 0.5 for name in names
     }
+
+
+def test_methods_without_A_have_no_rate_for_it():
+    shared = Recipe.make({"A_learning_rate": 0.1, "n": 4})
+    for method, rate in (
+        ("compacter", 0.1),
+        ("phm-adapter", 0.1),
+        ("adapter", None),
+        ("full", None),
+    ):
+        assert for_method(shared, method).A_learning_rate == rate
 
 
 def test_batches_of_like_lengths_have_less_padding(tmp_path):
