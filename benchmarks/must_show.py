@@ -137,8 +137,8 @@ def small(plan: Plan) -> Iterator[Check]:
     names = ["compacter", *FORMULAS]
     found = plan.step_times(plan.bare("t5-small"), names, 1, 16, turns=10)
     ours, one, n = (found[name] for name in names)
+    yield compared("step 1 x 16: Compacter / one product in each layer", ours, one, 0.88)
     yield compared("step 1 x 16: Compacter / n Kronecker products in each layer", ours, n, 0.88)
-    yield compared("step 1 x 16: Compacter / one product in each layer", ours, one, 1.0)
 
 
 def activations(plan: Plan) -> Iterator[Check]:
