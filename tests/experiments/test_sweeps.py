@@ -97,7 +97,7 @@ def test_kill_9_of_a_sweep_at_ten_random_moments(undisturbed, grid, tmp_path):
         while kill % 2 and marks(output) <= known:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        process.join(draw.uniform(0, 0.5))
+        process.join(draw.uniform(0, 0.1 if kill % 2 else 0.4))
         assert process.exitcode is None, "the sweep ended before it could be killed"
         os.kill(process.pid, signal.SIGKILL)
         process.join()

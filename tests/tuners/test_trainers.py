@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,19 @@ def free_port() -> int:
     return port
 
 
+def run_ddp(worker: Callable[..., None], *arguments: str, processes: int) -> None:
+    """What the processes wrote counts, not how they end: closing gloo may hang, and is cut off."""
+    context = torch.multiprocessing.spawn(
+        worker, (free_port(), *arguments), nprocs=processes, join=False
+    )
+    deadline = time.monotonic() + 120
+    while not context.join(timeout=1):
+        if time.monotonic() > deadline:
+            for process in context.processes:
+                process.kill()
+            return
+
+
 def ddp_worker(rank: int, port: int, folder: str, method: str) -> None:
     """One of two processes: half of the batch each, one optimiser step."""
     torch.set_num_threads(1)
@@ -152,7 +167,7 @@ def ddp_worker(rank: int, port: int, folder: str, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["compacter", "bitfit", "intrinsic-said"])
 def test_two_ddp_processes_have_the_gradients_of_one(method, tmp_path):
-    torch.multiprocessing.spawn(ddp_worker, (free_port(), str(tmp_path), method), nprocs=2)
+    run_ddp(ddp_worker, str(tmp_path), method, processes=2)
     model = attach_tiny("t5", method)
     model(**inputs_of("t5", batch=4)).loss.backward()
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
@@ -228,7 +243,7 @@ def reentrant_worker(rank: int, port: int, folder: str) -> None:
 
 def test_shared_slow_weights_under_ddp_with_reentrant_checkpointing(tmp_path):
     """One parameter used in every checkpointed block: DDP needs static_graph=True for it."""
-    torch.multiprocessing.spawn(reentrant_worker, (free_port(), str(tmp_path)), nprocs=1)
+    run_ddp(reentrant_worker, str(tmp_path), processes=1)
     model = attach_tiny("t5", "compacter").train()
     model(**inputs_of("t5")).loss.backward()
     found = torch.load(tmp_path / "gradients.pt")
