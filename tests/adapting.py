@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftModel
+from peft import PeftModel, get_peft_model
 from torch import Tensor, nn
 
 import compacter
+from compacter import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 from compacter.methods import METHODS
 from tiny_models import TINY, tiny_inputs
 
@@ -27,6 +28,13 @@ ADAPTED_METHODS = tuple(name for name in METHODS if name != "full")
 ADAPTER_METHODS = tuple(name for name, m in METHODS.items() if m.family == "adapter")
 TUNER_METHODS = (*ADAPTER_METHODS, "bitfit", "intrinsic-said")
 """Methods that are tuners of this package, so all but full fine-tuning and the prompts."""
+
+CONFIGS = {
+    "compacter": lambda: CompacterConfig(bottleneck=8),
+    "bitfit": BitFitConfig,
+    "intrinsic-said": lambda: IntrinsicSAIDConfig(intrinsic_dim=300),
+}
+"""One configuration of each kind of tuner; the fixture `config` is each of them in turn."""
 
 
 def attach_tiny(family: str, method: str, **settings: Any) -> PeftModel:
@@ -96,3 +104,14 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     assert {name: id(module) for name, module in model.named_modules()} == modules
     assert not changed(parameters, model)
     assert {name: p.requires_grad for name, p in model.named_parameters()} == flags
+
+
+def scrambled(config, seed: int = 0):
+    torch.manual_seed(seed)
+    model = get_peft_model(TINY["t5"](), config()).eval()
+    scramble(model)
+    return model
+
+
+def trainable_names(model):
+    return {name for name, p in model.named_parameters() if p.requires_grad}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from commands import Command
 from compacter.bench import measure
-from compacter.cli import main
 from compacter.methods import METHODS
 from tiny_models import TINY
 
@@ -32,23 +32,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def command(capsys: Any, *arguments: str) -> tuple[int, str, str]:
-    """Run in this process: the exit code, standard output and standard error."""
-    sys.argv = ["compacter", *arguments]
-    with pytest.raises(SystemExit) as end:
-        main()
-    captured = capsys.readouterr()
-    return int(end.value.code or 0), captured.out, captured.err
-
-
-def test_json_has_the_parameters_of_params(model: str, capsys: Any):
+def test_json_has_the_parameters_of_params(model: str, command: Command):
     """The same settings, so the same column: bench and params count one thing in one way."""
-    code, out, err = command(capsys, "bench", "--model", model, *QUICK, "--json")
+    code, out, err = command("bench", "--model", model, *QUICK, "--json")
     assert code == 0
     assert err.startswith("compacter: left out adapter-drop: ")
     rows = json.loads(out)["methods"]
     assert [row["method"] for row in rows] == [n for n in METHODS if n != "adapter-drop"]
-    code, out, _ = command(capsys, "params", "--model", model, "--json")
+    code, out, _ = command("params", "--model", model, "--json")
     params = {(row["method"], row.get("n")): row for row in json.loads(out)}
     for row in rows:
         if row["method"] not in ("intrinsic-said", "prompt-tuning-r", "prompt-tuning-t"):
@@ -56,9 +47,9 @@ def test_json_has_the_parameters_of_params(model: str, capsys: Any):
             assert (row["trainable"], row["percent"]) == (same["trainable"], same["percent"])
 
 
-def test_tables_for_people(model: str, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+def test_tables_for_people(model: str, command: Command, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "140")
-    code, out, err = command(capsys, "bench", "--model", model, *QUICK, *FEW)
+    code, out, err = command("bench", "--model", model, *QUICK, *FEW)
     assert (code, err) == (0, "")
     lines = [line for line in out.splitlines() if "compacter++" in line]
     assert len(lines) == 2  # time and memory
@@ -68,17 +59,17 @@ def test_tables_for_people(model: str, capsys: Any, monkeypatch: pytest.MonkeyPa
     assert "fits 24 GB" in out
 
 
-def test_a_smaller_budget_gives_a_smaller_batch(model: str, capsys: Any):
+def test_a_smaller_budget_gives_a_smaller_batch(model: str, command: Command):
     batches = []
     for budget in ("2MB", "4MB"):
         more = ["--memory-budget", budget, "--json"]
-        code, out, _ = command(capsys, "bench", "--model", model, *QUICK, *FEW, *more)
+        code, out, _ = command("bench", "--model", model, *QUICK, *FEW, *more)
         assert code == 0
         batches.append([row["memory"]["largest_batch"] for row in json.loads(out)["methods"]])
     assert all(0 < small < large for small, large in zip(*batches, strict=True))
 
 
-def test_flags_win_over_a_preset(model: str, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+def test_flags_win_over_a_preset(model: str, command: Command, monkeypatch: pytest.MonkeyPatch):
     seen = []
 
     def measured(settings: Any, **others: Any) -> Any:
@@ -87,7 +78,7 @@ def test_flags_win_over_a_preset(model: str, capsys: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("compacter.bench.measure", measured)
     flags = ["--preset", "table3", "--model", model, "--bottleneck", "8", "--json"]
-    code, out, _ = command(capsys, "bench", *QUICK, *FEW, *flags)
+    code, out, _ = command("bench", *QUICK, *FEW, *flags)
     assert code == 0
     settings = {"bottleneck": 8, "n": 4, "num_tokens": 5, "intrinsic_dim": 300}
     assert json.loads(out)["settings"] == settings
@@ -95,13 +86,13 @@ def test_flags_win_over_a_preset(model: str, capsys: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("ending", ["svg", "html", "png"])
-def test_figures(model: str, capsys: Any, tmp_path: Path, ending: str):
+def test_figures(model: str, command: Command, tmp_path: Path, ending: str):
     scores = tmp_path / "scores.json"
     rows = [{"method": "compacter++", "score": 86.47}, {"method": "bitfit", "score": 84.97}]
     scores.write_text(json.dumps([*rows, {"method": "full", "score": None}]))
     file = tmp_path / f"figure.{ending}"
     flags = ["--figure", str(file), "--scores", str(scores), "--json"]
-    code, out, err = command(capsys, "bench", "--model", model, *QUICK, *FEW, *flags)
+    code, out, err = command("bench", "--model", model, *QUICK, *FEW, *flags)
     assert code == 0
     assert err == f"compacter: wrote {file}\n"
     assert len(json.loads(out)["methods"]) == 3
@@ -142,11 +133,11 @@ BAD: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input(case: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_empty_folder")
+def test_bad_input(case: str, command: Command, tmp_path: Path):
     (tmp_path / "scores.json").write_text("[]")
     arguments, message = BAD[case]
-    code, out, err = command(capsys, "bench", *arguments)
+    code, out, err = command("bench", *arguments)
     assert code == 2
     assert message in err
     assert err.startswith("compacter: ")
@@ -162,42 +153,42 @@ BAD_WITH_MODEL: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_WITH_MODEL)
-def test_bad_input_with_a_good_model(case: str, model: str, capsys: Any):
+def test_bad_input_with_a_good_model(case: str, model: str, command: Command):
     arguments, message = BAD_WITH_MODEL[case]
-    code, out, err = command(capsys, "bench", "--model", model, *QUICK, *arguments)
+    code, out, err = command("bench", "--model", model, *QUICK, *arguments)
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"method": "full"}', '[{"method": "full"}]', "[[]]"])
-def test_a_file_that_holds_no_scores(text: str, model: str, capsys: Any, tmp_path: Path):
+def test_a_file_that_holds_no_scores(text: str, model: str, command: Command, tmp_path: Path):
     file = tmp_path / "scores.json"
     file.write_text(text)
     flags = ["--figure", str(tmp_path / "figure.svg"), "--scores", str(file)]
-    code, _, err = command(capsys, "bench", "--model", model, *QUICK, *flags)
+    code, _, err = command("bench", "--model", model, *QUICK, *flags)
     assert code == 2
     assert "does not hold scores; expected what 'compacter compare --json' prints" in err
 
 
-def test_scores_of_other_methods(model: str, capsys: Any, tmp_path: Path):
+def test_scores_of_other_methods(model: str, command: Command, tmp_path: Path):
     file = tmp_path / "scores.json"
     file.write_text('[{"method": "adapter", "score": 1}]')
     flags = ["--figure", str(tmp_path / "figure.svg"), "--scores", str(file)]
-    code, _, err = command(capsys, "bench", "--model", model, *QUICK, *FEW, *flags)
+    code, _, err = command("bench", "--model", model, *QUICK, *FEW, *flags)
     assert code == 2
     assert "none of the measured methods has a score" in err
     assert not (tmp_path / "figure.svg").exists()
 
 
 def test_a_figure_without_matplotlib(
-    model: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Said before anything is measured."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr("compacter.bench.measure", lambda *a, **k: pytest.fail("measured"))
     flags = ["--figure", str(tmp_path / "figure.svg")]
-    code, _, err = command(capsys, "bench", "--model", model, *flags)
+    code, _, err = command("bench", "--model", model, *flags)
     assert code == 2
     assert "--figure needs matplotlib" in err
     assert "pip install 'compacter-peft[bench]'" in err

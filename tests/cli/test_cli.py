@@ -1,12 +1,9 @@
-"""The command line. Most runs are in this process, because importing torch takes seconds."""
+"""The command line."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +11,12 @@ import pytest
 from transformers import BertConfig
 
 import compacter
-from compacter.cli import main
+from commands import Answer, Command, check_refused
 from compacter.methods import METHODS
 from compacter.paper import counts, tables
 
 
-@dataclass(frozen=True)
-class Run:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-
-Command = Callable[..., Run]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Run `compacter` with these arguments in this process."""
-
-    def run(*arguments: str) -> Run:
-        monkeypatch.setattr(sys, "argv", ["compacter", *arguments])
-        monkeypatch.setenv("COLUMNS", "120")
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capfd.readouterr()
-        return Run(int(stop.value.code or 0), captured.out, captured.err)
-
-    return run
-
-
-def real_command(*arguments: str) -> Run:
+def real_command(*arguments: str) -> Answer:
     """Run the installed `compacter` as a person would."""
     result = subprocess.run(
         [Path(sys.executable).with_name("compacter"), *arguments],
@@ -57,7 +24,7 @@ def real_command(*arguments: str) -> Run:
         text=True,
         check=False,
     )
-    return Run(result.returncode, result.stdout, result.stderr)
+    return Answer(result.returncode, result.stdout, result.stderr)
 
 
 # Commands that must be quick
@@ -256,15 +223,6 @@ def test_params_of_a_folder(command: Command, tmp_path: Path) -> None:
 # Bad input: one line, exit code 2
 
 
-def _check_refused(run: Run, *parts: str) -> None:
-    assert run.code == 2
-    assert run.out == ""
-    (line,) = run.err.splitlines()
-    assert line.startswith("compacter: ")
-    for part in parts:
-        assert part in line
-
-
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -276,32 +234,30 @@ def _check_refused(run: Run, *parts: str) -> None:
     ],
 )
 def test_wrong_usage(command: Command, arguments: list[str], parts: list[str]) -> None:
-    _check_refused(command(*arguments), *parts)
+    check_refused(command(*arguments), *parts)
 
 
 def test_a_folder_without_a_configuration(command: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     run = command("params", "--model", str(tmp_path), "--json")
-    _check_refused(run, str(tmp_path), "no config.json", "notes.txt", "save_pretrained")
+    check_refused(run, str(tmp_path), "no config.json", "notes.txt", "save_pretrained")
 
 
 def test_a_configuration_that_is_none(command: Command, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "abacus"}', encoding="utf-8")
-    _check_refused(command("params", "--model", str(tmp_path)), "abacus")
+    check_refused(command("params", "--model", str(tmp_path)), "abacus")
 
 
 def test_an_unknown_model_of_a_real_command() -> None:
-    _check_refused(
-        real_command("params", "--model", "t5-bse"), "'t5-bse'", "did you mean 't5-base'"
-    )
+    check_refused(real_command("params", "--model", "t5-bse"), "'t5-bse'", "did you mean 't5-base'")
 
 
 def test_an_unknown_command_of_a_real_command() -> None:
-    _check_refused(real_command("trian"), "trian")
+    check_refused(real_command("trian"), "trian")
 
 
 def test_an_unknown_option_of_a_real_command() -> None:
-    _check_refused(real_command("methods", "--jsn"), "--jsn")
+    check_refused(real_command("methods", "--jsn"), "--jsn")
 
 
 def test_no_arguments_show_the_help(command: Command) -> None:

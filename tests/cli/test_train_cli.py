@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 import compacter
-from compacter.cli import main
 from tiny_tasks import recipe_values
 
 COMMAND = [sys.executable, "-m", "compacter.cli"]
@@ -30,15 +29,6 @@ def finished(base, tmp_path_factory) -> Path:
     return folder
 
 
-def command(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Run in this process: the exit code, standard output and standard error."""
-    sys.argv = ["compacter", *arguments]
-    with pytest.raises(SystemExit) as end:
-        main()
-    captured = capsys.readouterr()
-    return int(end.value.code or 0), captured.out, captured.err
-
-
 def flags(values: dict[str, Any], **others: Any) -> list[str]:
     found: list[str] = []
     for name, value in {**values, **others}.items():
@@ -50,10 +40,8 @@ def flags(values: dict[str, Any], **others: Any) -> list[str]:
     return found
 
 
-def test_train_prints_parameters_first_and_a_table_last(base, tmp_path, capsys):
-    code, out, err = command(
-        capsys, "train", *flags(base, epochs=1), "--output", str(tmp_path / "run")
-    )
+def test_train_prints_parameters_first_and_a_table_last(base, tmp_path, command):
+    code, out, err = command("train", *flags(base, epochs=1), "--output", str(tmp_path / "run"))
     assert code == 0
     assert err.startswith("compacter on ")
     assert "2,752 of 166,016 parameters are trained (1.6577%)" in err
@@ -62,27 +50,27 @@ def test_train_prints_parameters_first_and_a_table_last(base, tmp_path, capsys):
     assert str(tmp_path / "run") in out
 
 
-def test_train_from_a_file_with_flags_and_json(base, tmp_path, capsys):
+def test_train_from_a_file_with_flags_and_json(base, tmp_path, command):
     file = tmp_path / "recipe.yaml"
     file.write_text(yaml.safe_dump({**base, "text_columns": ["text"], "epochs": 9}))
     more = ["--epochs", "1", "--output", str(tmp_path / "run"), "--json"]
-    code, out, _ = command(capsys, "train", str(file), *more)
+    code, out, _ = command("train", str(file), *more)
     assert code == 0
     assert json.loads(out)["recipe"]["epochs"] == 1
 
 
-def test_evaluate_and_predict(finished, capsys, tmp_path):
-    code, out, _ = command(capsys, "evaluate", "--adapter", str(finished), "--json")
+def test_evaluate_and_predict(finished, command, tmp_path):
+    code, out, _ = command("evaluate", "--adapter", str(finished), "--json")
     assert code == 0
     assert json.loads(out)["accuracy"] > 90
-    code, out, _ = command(capsys, "predict", "--adapter", str(finished), "red cat one two one")
+    code, out, _ = command("predict", "--adapter", str(finished), "red cat one two one")
     assert code == 0
     answer = json.loads(out)
     assert (answer["input"], answer["prediction"]) == ("red cat one two one", "yes")
     assert 0 < answer["score"] <= 1
     lines = tmp_path / "lines.txt"
     lines.write_text('red red dog one one\n{"text": "one cat two two two"}\n')
-    code, out, _ = command(capsys, "predict", "--adapter", str(finished), "--file", str(lines))
+    code, out, _ = command("predict", "--adapter", str(finished), "--file", str(lines))
     assert [json.loads(x)["prediction"] for x in out.splitlines()] == ["no", "yes"]
 
 
@@ -97,10 +85,9 @@ def test_predict_from_standard_input(finished):
     assert json.loads(result.stdout)["prediction"] == "no"
 
 
-def test_compare_gives_each_method_its_own_settings(base, tmp_path, capsys):
+def test_compare_gives_each_method_its_own_settings(base, tmp_path, command):
     names = "full,compacter++,bitfit,prompt-tuning-r"
-    code, out, _ = command(
-        capsys, "compare", *flags(base, method=None, epochs=1), "--methods", names,
+    code, out, _ = command("compare", *flags(base, method=None, epochs=1), "--methods", names,
         "--output", str(tmp_path), "--json",
     )  # fmt: skip
     assert code == 0
@@ -111,11 +98,11 @@ def test_compare_gives_each_method_its_own_settings(base, tmp_path, capsys):
     assert rows[2]["recipe"]["bottleneck"] is None
 
 
-def test_ready_recipes_are_listed(capsys):
-    code, out, _ = command(capsys, "recipes")
+def test_ready_recipes_are_listed(command):
+    code, out, _ = command("recipes")
     assert code == 0
     assert "glue-t5-base" in out
-    code, out, _ = command(capsys, "recipes", "--json")
+    code, out, _ = command("recipes", "--json")
     for entry in json.loads(out):
         assert Path(entry["file"]).name == f"{entry['recipe']}.yaml"
         assert entry["about"]
@@ -186,10 +173,10 @@ BAD_WITH_DATA: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input(case, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_empty_folder")
+def test_bad_input(case, command, tmp_path):
     arguments, message = BAD[case]
-    code, out, err = command(capsys, *arguments)
+    code, out, err = command(*arguments)
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
@@ -199,10 +186,10 @@ def test_bad_input(case, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("case", BAD_WITH_DATA)
-def test_bad_input_with_good_data(case, base, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_empty_folder")
+def test_bad_input_with_good_data(case, base, command, tmp_path):
     settings, message = BAD_WITH_DATA[case]
-    code, _, err = command(capsys, "train", *flags({**base, **settings}))
+    code, _, err = command("train", *flags({**base, **settings}))
     assert code == 2
     assert message in err.splitlines()[-1]
     assert "Traceback" not in err
@@ -219,11 +206,11 @@ BAD_FILES: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_FILES)
-def test_bad_files(case, base, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_empty_folder")
+def test_bad_files(case, base, command, tmp_path):
     content, message = BAD_FILES[case]
     (tmp_path / "bad.csv").write_text(content)
-    code, _, err = command(capsys, "train", *flags({**base, "train_file": "bad.csv"}))
+    code, _, err = command("train", *flags({**base, "train_file": "bad.csv"}))
     assert code == 2
     assert message in err
     assert "Traceback" not in err
@@ -234,11 +221,11 @@ def test_at_least_forty_kinds():
     assert len(BAD) + len(BAD_WITH_DATA) + len(BAD_FILES) >= 40
 
 
-def test_existing_folders_are_kept(base, finished, capsys, tmp_path):
-    code, _, err = command(capsys, "train", *flags(base), "--output", str(finished))
+def test_existing_folders_are_kept(base, finished, command, tmp_path):
+    code, _, err = command("train", *flags(base), "--output", str(finished))
     assert code == 2
     assert "holds a finished run" in err
-    code, _, err = command(capsys, "evaluate", "--adapter", str(finished), "--split", "dev")
+    code, _, err = command("evaluate", "--adapter", str(finished), "--split", "dev")
     assert code == 2
     assert "split 'dev' is unknown; choose one of train, validation, test" in err
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from compacter.cli import main
 from compacter.cli.sweep import _picture
 from compacter.experiments.overview import Overview
 from compacter.experiments.pace import Pace, clock
@@ -22,15 +21,6 @@ from compacter.experiments.store import Run, Store
 from sweeping import results, small_grid
 
 COMMAND = [sys.executable, "-m", "compacter.cli"]
-
-
-def command(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Run in this process: the exit code, standard output and standard error."""
-    sys.argv = ["compacter", *arguments]
-    with pytest.raises(SystemExit) as end:
-        main()
-    captured = capsys.readouterr()
-    return int(end.value.code or 0), captured.out, captured.err
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +31,7 @@ def file(tmp_path_factory) -> Path:
     return path
 
 
-def test_kill_9_and_the_same_command_again(file, tmp_path, capsys):
+def test_kill_9_and_the_same_command_again(file, tmp_path, command):
     """As people do it; tests/experiments/test_sweeps.py does it more often, in warm processes."""
     output = tmp_path / "sweep"
     arguments = ["sweep", str(file), "--output", str(output), "--methods", "compacter"]
@@ -53,10 +43,10 @@ def test_kill_9_and_the_same_command_again(file, tmp_path, capsys):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    code, out, _ = command(capsys, "runs", str(output), "--json")
+    code, out, _ = command("runs", str(output), "--json")
     assert code == 0
     assert json.loads(out)["counts"]["done"] == 0
-    code, out, err = command(capsys, *arguments)
+    code, out, err = command(*arguments)
     assert code == 0
     assert out.splitlines()[-1].startswith("2 done; everything is in ")
     assert err.count("done     ") == 2
@@ -66,35 +56,35 @@ def test_kill_9_and_the_same_command_again(file, tmp_path, capsys):
         assert log.read_text().count("step 5: validation") == 1, "it began anew"
     begun = [log.read_text().count("are trained") for log in output.glob("runs/*/train.log")]
     assert sorted(begun) == [1, 2]
-    code, out, _ = command(capsys, *arguments, "--dry-run")
+    code, out, _ = command(*arguments, "--dry-run")
     assert out.splitlines()[0] == "2 runs: 2 done, 0 to do"
-    code, out, _ = command(capsys, *arguments, "--dry-run", "--axis", "seed=1,2,3", "--json")
+    code, out, _ = command(*arguments, "--dry-run", "--axis", "seed=1,2,3", "--json")
     answer = json.loads(out)
     assert (answer["runs"], answer["done"], answer["left"]) == (3, 2, 1)
     seconds = [json.loads(p.read_text())["seconds"] for p in output.glob("runs/*/result.json")]
     assert answer["seconds"] == pytest.approx(sum(seconds) / 2)
-    code, out, _ = command(capsys, "runs", str(output))
+    code, out, _ = command("runs", str(output))
     assert out.splitlines()[-1] == "2 done"
     assert len(out.splitlines()) == 3
 
 
-def test_a_sweep_with_failures_says_so(file, tmp_path, capsys):
+def test_a_sweep_with_failures_says_so(file, tmp_path, command):
     output = str(tmp_path / "s")
     flags = ["--methods", "compacter", "--seed", "1", "--n", "3", "--output", output]
-    code, out, _ = command(capsys, "sweep", str(file), *flags)
+    code, out, _ = command("sweep", str(file), *flags)
     assert code == 1
     assert out.splitlines()[0] == f"1 failed; everything is in {output}"
     assert "n=3 does not divide" in out
     assert "--retry-failed" in out
-    code, out, _ = command(capsys, "runs", output)
+    code, out, _ = command("runs", output)
     assert code == 0
     assert out.startswith("failed ")
     (log,) = (tmp_path / "s" / "logs").iterdir()
     assert "Traceback" in log.read_text()
 
 
-def test_dry_runs_count_and_write_nothing(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_empty_folder")
+def test_dry_runs_count_and_write_nothing(tmp_path, command):
     cases = {
         ("glue",): 1760,
         ("glue", "--tasks", "rte,mrpc", "--methods", "full,compacter++"): 2 * (5 + 45),
@@ -104,7 +94,7 @@ def test_dry_runs_count_and_write_nothing(tmp_path, capsys, monkeypatch):
         ("--methods", "full,bitfit", "--tasks", "builtin/roles"): 2,
     }
     for arguments, count in cases.items():
-        code, out, _ = command(capsys, "sweep", *arguments, "--dry-run")
+        code, out, _ = command("sweep", *arguments, "--dry-run")
         assert code == 0
         assert out.splitlines()[0] == f"{count} runs: 0 done, {count} to do", arguments
         assert out.splitlines()[1].startswith("time: unknown")
@@ -136,11 +126,11 @@ BAD: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input(case, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("in_empty_folder")
+def test_bad_input(case, command, tmp_path):
     Path("bad.yaml").write_text("axes: {seed: 3}\n")
     arguments, message = BAD[case]
-    code, out, err = command(capsys, "sweep", *arguments)
+    code, out, err = command("sweep", *arguments)
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
@@ -149,9 +139,9 @@ def test_bad_input(case, capsys, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["bad.yaml"]
 
 
-def test_a_folder_that_is_no_sweep(capsys, tmp_path):
+def test_a_folder_that_is_no_sweep(command, tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        code, out, err = command(capsys, "runs", str(folder))
+        code, out, err = command("runs", str(folder))
         assert (code, out) == (2, "")
         assert f"{str(folder)!r} is no sweep: found " in err
         assert "expected the --output of 'compacter sweep'" in err
@@ -210,7 +200,7 @@ def test_a_summary_is_the_result_without_its_curve(tmp_path):
     assert read_summary(tmp_path / "nowhere") == {}
 
 
-def test_a_thousand_runs_are_all_listed(tmp_path, capsys):
+def test_a_thousand_runs_are_all_listed(tmp_path, command):
     store = Store.create(tmp_path / "s")
     store.write({"axes": {"seed": [1]}}, [])
     for index in range(1000):
@@ -218,7 +208,7 @@ def test_a_thousand_runs_are_all_listed(tmp_path, capsys):
         folder.mkdir()
         content = {"status": "finished", "method": "full", "task": "rte", "score": 1.0}
         (folder / "result.json").write_text(json.dumps(content))
-    code, out, _ = command(capsys, "runs", str(store.folder))
+    code, out, _ = command("runs", str(store.folder))
     assert code == 0
     assert out.count("done     ") == 1000
     assert out.splitlines()[-1] == "1000 done"

@@ -24,7 +24,7 @@ from compacter.tasks import (
     targets,
 )
 from compacter.tasks.formats import number_text, without_highlights
-from task_files import TASK_NAMES, write_official
+from official_files import TASK_NAMES, write_official
 
 FOREST = "Ravens live in Oslo. Anna saw one. Ravens are clever! So is Anna"
 ENTITIES = "Anna, Oslo, Ravens"

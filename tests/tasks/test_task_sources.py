@@ -13,7 +13,8 @@ import pytest
 
 from compacter.errors import TaskError
 from compacter.tasks import SPLITS, TASKS, Hub, OfficialFiles, Row, load, load_split
-from task_files import FOREST, OFFICIAL, PARAGRAPH, TASK_NAMES, tsv, write_hub, write_official
+from hub_files import write_hub
+from official_files import FOREST, OFFICIAL, PARAGRAPH, TASK_NAMES, tsv, write_official
 
 
 @pytest.fixture(scope="module")

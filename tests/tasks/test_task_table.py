@@ -9,7 +9,7 @@ import pytest
 from compacter.errors import CompacterError, TaskError
 from compacter.paper import tables
 from compacter.tasks import TASKS, find_task
-from task_files import TASK_NAMES
+from official_files import TASK_NAMES
 
 
 def test_the_tasks_and_their_metrics_are_those_of_the_papers_tables() -> None:

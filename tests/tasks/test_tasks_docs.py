@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compacter.tasks import BUILTIN_TASKS, TASKS
-from task_files import write_official
+from official_files import write_official
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
 

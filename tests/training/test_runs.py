@@ -18,7 +18,7 @@ from compacter.training import Recipe, evaluate, predict, read_result, train
 from compacter.training.inference import load_run
 from compacter.training.memory import peak_memory, reset_peak_memory
 from compacter.training.run import for_method, make_trainer, prepare
-from task_files import write_official
+from official_files import write_official
 from tiny_tasks import recipe_values
 
 WAYS = {

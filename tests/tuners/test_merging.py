@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from peft import PeftModel
 
-from adapting import attach_tiny, inputs_of, logits, scramble, unchanged
-from compacter import BitFitConfig, IntrinsicSAIDConfig
+import compacter
+from adapting import TUNER_METHODS, attach_tiny, inputs_of, logits, scramble, scrambled, unchanged
+from compacter import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 from compacter.errors import AdapterError
+from compacter.tuners.layers import SharedParameters
 from tiny_models import TINY
 
 CASES = {
@@ -109,3 +112,57 @@ def test_every_weight_moves_in_intrinsic_said(family):
     merged(**inputs).loss.backward()
     used = {n for n, p in merged.named_parameters() if p.grad is not None and p.grad.any()}
     assert not {names[index] for index in unmoved} & used
+
+
+@pytest.mark.parametrize("method", TUNER_METHODS)
+def test_unload_gives_the_base_model_back(method):
+    model, inputs = attach_tiny("t5", method), inputs_of("t5")
+    scramble(model)
+    bare = model.unload()
+    assert [n for n, _ in bare.named_modules()] == [n for n, _ in TINY["t5"]().named_modules()]
+    assert torch.equal(logits(bare, **inputs), logits(TINY["t5"](), **inputs))
+    again = compacter.attach(bare, "compacter")
+    assert isinstance(again, PeftModel)
+
+
+@pytest.mark.parametrize("merge", ["merge_and_unload", "merge_adapter"])
+def test_adapters_are_not_linear_and_cannot_be_merged(merge):
+    model = scrambled(lambda: CompacterConfig(bottleneck=8))
+    with unchanged(model), pytest.raises(AdapterError, match=r"cannot be merged: .* is not linear"):
+        getattr(model, merge)()
+
+
+def test_bitfit_merges_where_there_are_biases():
+    model, inputs = attach_tiny("gpt2", "bitfit"), inputs_of("gpt2")
+    scramble(model)
+    expected = logits(model, **inputs)
+    model.merge_adapter()
+    torch.testing.assert_close(logits(model, **inputs), expected)
+    model.unmerge_adapter()
+    torch.testing.assert_close(logits(model, **inputs), expected)
+    merged = model.merge_and_unload()
+    assert type(merged) is type(TINY["gpt2"]())
+    torch.testing.assert_close(logits(merged, **inputs), expected)
+
+
+def test_bitfit_does_not_merge_where_there_are_none():
+    model = attach_tiny("t5", "bitfit")
+    with (
+        unchanged(model),
+        pytest.raises(AdapterError, match=r"have none to take them, encoder.*q for"),
+    ):
+        model.merge_and_unload()
+
+
+@pytest.mark.parametrize("family", ["t5", "bert", "vit"])
+def test_intrinsic_said_merges(family):
+    model, inputs = attach_tiny(family, "intrinsic-said"), inputs_of(family)
+    scramble(model, std=0.05)
+    expected = logits(model, **inputs)
+    model.merge_adapter()
+    torch.testing.assert_close(logits(model, **inputs), expected, rtol=1e-4, atol=1e-4)
+    model.unmerge_adapter()
+    torch.testing.assert_close(logits(model, **inputs), expected, rtol=1e-4, atol=1e-4)
+    merged = model.merge_and_unload()
+    torch.testing.assert_close(logits(merged, **inputs), expected, rtol=1e-4, atol=1e-4)
+    assert not any(isinstance(m, SharedParameters) for m in merged.modules())

@@ -1,4 +1,4 @@
-"""PEFT, whole: several adapters, switching, disabling, deleting, merging, copying, compiling."""
+"""PEFT, whole: several adapters, switching, disabling, deleting, copying, saving, loading."""
 
 from __future__ import annotations
 
@@ -7,44 +7,25 @@ import io
 
 import pytest
 import torch
-import transformers
 from peft import AutoPeftModelForSeq2SeqLM, PeftConfig, PeftModel, get_peft_model
 
 import compacter
 from adapting import (
-    TUNER_METHODS,
-    attach_tiny,
+    CONFIGS,
     changed,
     inputs_of,
     logits,
     parameters_of,
     save,
     scramble,
+    scrambled,
     train,
+    trainable_names,
     unchanged,
 )
 from compacter import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 from compacter.errors import AdapterError
-from compacter.tuners.layers import SharedParameters
 from tiny_models import TINY
-
-CONFIGS = {
-    "compacter": lambda: CompacterConfig(bottleneck=8),
-    "bitfit": BitFitConfig,
-    "intrinsic-said": lambda: IntrinsicSAIDConfig(intrinsic_dim=300),
-}
-
-
-@pytest.fixture(params=CONFIGS)
-def config(request):
-    return CONFIGS[request.param]
-
-
-def scrambled(config, seed: int = 0):
-    torch.manual_seed(seed)
-    model = get_peft_model(TINY["t5"](), config()).eval()
-    scramble(model)
-    return model
 
 
 def test_get_peft_model(config):
@@ -177,156 +158,6 @@ def test_slow_weights_stay_one_parameter(tmp_path):
     check(model.double().float())
 
 
-@pytest.mark.parametrize("method", TUNER_METHODS)
-def test_unload_gives_the_base_model_back(method):
-    model, inputs = attach_tiny("t5", method), inputs_of("t5")
-    scramble(model)
-    bare = model.unload()
-    assert [n for n, _ in bare.named_modules()] == [n for n, _ in TINY["t5"]().named_modules()]
-    assert torch.equal(logits(bare, **inputs), logits(TINY["t5"](), **inputs))
-    again = compacter.attach(bare, "compacter")
-    assert isinstance(again, PeftModel)
-
-
-@pytest.mark.parametrize("merge", ["merge_and_unload", "merge_adapter"])
-def test_adapters_are_not_linear_and_cannot_be_merged(merge):
-    model = scrambled(lambda: CompacterConfig(bottleneck=8))
-    with unchanged(model), pytest.raises(AdapterError, match=r"cannot be merged: .* is not linear"):
-        getattr(model, merge)()
-
-
-def test_bitfit_merges_where_there_are_biases():
-    model, inputs = attach_tiny("gpt2", "bitfit"), inputs_of("gpt2")
-    scramble(model)
-    expected = logits(model, **inputs)
-    model.merge_adapter()
-    torch.testing.assert_close(logits(model, **inputs), expected)
-    model.unmerge_adapter()
-    torch.testing.assert_close(logits(model, **inputs), expected)
-    merged = model.merge_and_unload()
-    assert type(merged) is type(TINY["gpt2"]())
-    torch.testing.assert_close(logits(merged, **inputs), expected)
-
-
-def test_bitfit_does_not_merge_where_there_are_none():
-    model = attach_tiny("t5", "bitfit")
-    with (
-        unchanged(model),
-        pytest.raises(AdapterError, match=r"have none to take them, encoder.*q for"),
-    ):
-        model.merge_and_unload()
-
-
-@pytest.mark.parametrize("family", ["t5", "bert", "vit"])
-def test_intrinsic_said_merges(family):
-    model, inputs = attach_tiny(family, "intrinsic-said"), inputs_of(family)
-    scramble(model, std=0.05)
-    expected = logits(model, **inputs)
-    model.merge_adapter()
-    torch.testing.assert_close(logits(model, **inputs), expected, rtol=1e-4, atol=1e-4)
-    model.unmerge_adapter()
-    torch.testing.assert_close(logits(model, **inputs), expected, rtol=1e-4, atol=1e-4)
-    merged = model.merge_and_unload()
-    torch.testing.assert_close(logits(merged, **inputs), expected, rtol=1e-4, atol=1e-4)
-    assert not any(isinstance(m, SharedParameters) for m in merged.modules())
-
-
-def test_generate_with_beams_and_several_sequences(config):
-    model, inputs = scrambled(config), inputs_of("t5")
-    ids = inputs["input_ids"]
-    settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5, "do_sample": False}
-    tokens = model.generate(input_ids=ids, **settings)
-    assert len(tokens) == 2 * len(ids)
-    assert torch.equal(
-        tokens[:2], model.generate(input_ids=ids[:1], **settings)[:, : tokens.shape[1]]
-    )
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-@pytest.mark.parametrize("family", ["t5", "llama"])
-def test_gradient_checkpointing_gives_the_same_gradients(config, family, reentrant):
-    def gradients(checkpointing: bool):
-        model = get_peft_model(TINY[family](), config())
-        scramble(model, std=0.1)
-        if checkpointing:
-            model.enable_input_require_grads()
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        model.train()
-        model(**inputs_of(family), use_cache=False).loss.backward()
-        return {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
-
-    plain, checkpointed = gradients(False), gradients(True)
-    assert plain.keys() == checkpointed.keys()
-    for name, gradient in plain.items():
-        torch.testing.assert_close(checkpointed[name], gradient, msg=name)
-
-
-@pytest.mark.parametrize("family", ["t5", "llama", "bert"])
-@pytest.mark.parametrize("method", TUNER_METHODS)
-def test_half_precision_base_with_full_precision_adapter(family, method, tmp_path):
-    """The norms' copies are float32 too: steps of 3e-3 vanish in a bfloat16 of value 1."""
-    base = TINY[family]().to(torch.bfloat16)
-    settings = {"drop_layers": 1} if method == "adapter-drop" else {}
-    if method == "intrinsic-said":
-        settings["intrinsic_dim"] = 400
-    model = compacter.attach(base, method, **settings)
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    assert {p.dtype for n, p in trained.items() if "modules_to_save" not in n} == {torch.float32}
-    inputs = inputs_of(family)
-    before = parameters_of(model)
-    train(model, inputs, lr=3e-3)
-    assert {n for n in changed(before, model) if "modules_to_save" not in n} == {
-        n for n in trained if "modules_to_save" not in n
-    }
-    expected = logits(model, **inputs)
-    assert expected.dtype == torch.bfloat16
-    fresh = TINY[family]().to(torch.bfloat16)
-    loaded = PeftModel.from_pretrained(fresh, save(model, tmp_path)).eval()
-    assert torch.equal(logits(loaded, **inputs), expected)
-
-
-def test_adapter_in_half_precision_too(config):
-    model = get_peft_model(TINY["t5"]().to(torch.bfloat16), config(), autocast_adapter_dtype=False)
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-    assert torch.isfinite(logits(model, **inputs_of("t5"))).all()
-
-
-def test_autocast(config):
-    model, inputs = scrambled(config), inputs_of("t5")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(**inputs).loss
-    loss.backward()
-    trained = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
-    assert all(g is not None and torch.isfinite(g).all() for g in trained.values())
-    assert loss.item() == pytest.approx(model(**inputs).loss.item(), rel=0.05)
-
-
-@pytest.mark.parametrize("name", ["compacter", "bitfit"])
-def test_compiles_without_graph_breaks(name):
-    torch._dynamo.reset()
-    inputs = inputs_of("llama")
-    model = get_peft_model(TINY["llama"](), CONFIGS[name]())
-    scramble(model)
-    expected = model(**inputs)
-    expected.loss.backward()
-    gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
-    model.zero_grad()
-    found = torch.compile(model, backend="aot_eager", fullgraph=True)(**inputs)
-    torch.testing.assert_close(found.logits, expected.logits)
-    found.loss.backward()
-    for parameter_name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            torch.testing.assert_close(parameter.grad, gradients[parameter_name])
-
-
-def test_intrinsic_said_runs_under_compile():
-    """Its projections come from numpy's generator, outside of the graph."""
-    torch._dynamo.reset()
-    model, inputs = scrambled(CONFIGS["intrinsic-said"]), inputs_of("t5")
-    found = torch.compile(model, backend="aot_eager")(**inputs)
-    torch.testing.assert_close(found.logits, model(**inputs).logits)
-
-
 def test_transformers_own_add_and_load_adapter(config, tmp_path):
     trained, inputs = scrambled(config), inputs_of("t5")
     expected = logits(trained, **inputs)
@@ -427,14 +258,6 @@ def test_any_module_with_a_known_width_can_be_adapted():
     assert len(changed(before, model)) == sum(p.requires_grad for p in model.parameters())
 
 
-def test_a_direct_call_of_the_encoder_uses_the_adapter():
-    model, inputs = scrambled(CONFIGS["compacter"]), inputs_of("t5")
-    base = TINY["t5"]()
-    ids = inputs["input_ids"]
-    adapted = model.get_base_model().encoder(input_ids=ids).last_hidden_state
-    assert not torch.allclose(adapted, base.encoder(input_ids=ids).last_hidden_state, atol=1e-2)
-
-
 def test_attributes_of_a_wrapped_module_reach_the_right_one():
     model = scrambled(CONFIGS["compacter"]).get_base_model()
     norm = model.encoder.final_layer_norm
@@ -448,33 +271,6 @@ def test_attributes_of_a_wrapped_module_reach_the_right_one():
     norm.enable_adapters(False)
     model.shared_parameters.enable_adapters(False)
     assert norm.weight is norm.base_layer.weight
-
-
-def test_intrinsic_said_keeps_no_projected_weight_for_the_backward_pass():
-    """P theta is as large as the model; only what a plain layer keeps may be kept."""
-    model, inputs = scrambled(CONFIGS["intrinsic-said"]), inputs_of("t5")
-    weights = {p.data_ptr() for p in model.parameters()}
-    shapes = {tuple(p.shape) for p in model.get_base_model().parameters() if p.dim() == 2}
-    kept = []
-
-    def pack(tensor):
-        kept.append(tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = model(**inputs).loss
-    projected = [
-        t
-        for t in kept
-        if tuple(t.shape) in shapes | {s[::-1] for s in shapes} and t.data_ptr() not in weights
-    ]
-    assert kept
-    assert not projected
-    loss.backward()
-
-
-def trainable_names(model):
-    return {name for name, p in model.named_parameters() if p.requires_grad}
 
 
 def test_disabling_leaves_flags_as_they_were(config, tmp_path):
@@ -500,14 +296,6 @@ def test_disabling_leaves_flags_as_they_were(config, tmp_path):
     assert trainable_names(loaded) == before
 
 
-def test_disabling_leaves_a_frozen_head_frozen(tmp_path):
-    folder = save(attach_tiny("bert", "compacter"), tmp_path)
-    model = PeftModel.from_pretrained(TINY["bert"](), folder)
-    with model.disable_adapter():
-        pass
-    assert not trainable_names(model)
-
-
 def test_switching_while_disabled():
     model = scrambled(CONFIGS["compacter"])
     model.add_adapter("second", CompacterConfig(bottleneck=8))
@@ -530,71 +318,6 @@ def test_transformers_cannot_mix_kinds_of_adapters(first, second, message):
     with unchanged(model), pytest.raises(AdapterError, match=message):
         model.add_adapter(second(), adapter_name="two")
     assert list(model.peft_config) == ["one"]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"modules_to_save": ["wo"]},
-        {"modules_to_save": ["lm_head"], "tune_output_layer": True},
-    ],
-)
-def test_a_module_is_adapted_or_trained_whole(settings):
-    base = TINY["t5"]()
-    with unchanged(base), pytest.raises(AdapterError, match="would be both adapted and trained"):
-        get_peft_model(base, CompacterConfig(bottleneck=8, **settings))
-
-
-def test_a_second_adapter_beside_modules_trained_whole():
-    model = get_peft_model(
-        TINY["t5"](), CompacterConfig(bottleneck=8, modules_to_save=["decoder.final_layer_norm"])
-    )
-    with unchanged(model), pytest.raises(AdapterError, match="that another adapter trains whole"):
-        model.add_adapter("second", CompacterConfig(bottleneck=8))
-    model = get_peft_model(TINY["t5"](), CompacterConfig(bottleneck=8))
-    second = CompacterConfig(bottleneck=8, modules_to_save=["decoder.final_layer_norm"])
-    with unchanged(model), pytest.raises(AdapterError, match="cannot be trained whole"):
-        model.add_adapter("second", second)
-
-
-def test_a_head_with_buffers_is_saved_and_loaded(tmp_path):
-    def base():
-        model = TINY["bert"]()
-        torch.manual_seed(4)
-        model.classifier = torch.nn.Sequential(torch.nn.Linear(32, 2), torch.nn.BatchNorm1d(2))
-        return model.eval()
-
-    model = compacter.attach(base(), "compacter")
-    inputs = inputs_of("bert")
-    train(model, inputs)
-    loaded = PeftModel.from_pretrained(base(), save(model, tmp_path)).eval()
-    assert torch.equal(logits(loaded, **inputs), logits(model, **inputs))
-
-
-NEW_HEADS = [
-    ("bart", "BartForSequenceClassification", "classification_head"),
-    ("t5", "T5ForSequenceClassification", "classification_head"),
-    ("bert", "BertForQuestionAnswering", "qa_outputs"),
-    ("distilbert", "DistilBertForSequenceClassification", "pre_classifier"),
-]
-NEW_HEADS_WITHOUT_PROMPTS = [
-    ("bert", "BertForMultipleChoice", "classifier"),
-    ("vit", "ViTForImageClassification", "classifier"),
-]
-
-
-@pytest.mark.parametrize(
-    ("method", "family", "model_class", "head"),
-    [
-        *(("compacter", *case) for case in NEW_HEADS + NEW_HEADS_WITHOUT_PROMPTS),
-        *(("prompt-tuning-r", *case) for case in NEW_HEADS),
-    ],
-)
-def test_new_heads_are_trained(method, family, model_class, head):
-    base = getattr(transformers, model_class)(TINY[family]().config)
-    settings = {"num_tokens": 3} if method == "prompt-tuning-r" else {}
-    model = compacter.attach(base, method, **settings)
-    assert any(f".{head}.modules_to_save." in name for name in trainable_names(model))
 
 
 def test_bitfit_on_channels():

@@ -1,0 +1,149 @@
+"""However the model is run: decoding, checkpointing, half precision, compiled, called in part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import PeftModel, get_peft_model
+
+import compacter
+from adapting import (
+    CONFIGS,
+    TUNER_METHODS,
+    changed,
+    inputs_of,
+    logits,
+    parameters_of,
+    save,
+    scramble,
+    scrambled,
+    train,
+)
+from tiny_models import TINY
+
+
+def test_generate_with_beams_and_several_sequences(config):
+    model, inputs = scrambled(config), inputs_of("t5")
+    ids = inputs["input_ids"]
+    settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5, "do_sample": False}
+    tokens = model.generate(input_ids=ids, **settings)
+    assert len(tokens) == 2 * len(ids)
+    assert torch.equal(
+        tokens[:2], model.generate(input_ids=ids[:1], **settings)[:, : tokens.shape[1]]
+    )
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("family", ["t5", "llama"])
+def test_gradient_checkpointing_gives_the_same_gradients(config, family, reentrant):
+    def gradients(checkpointing: bool):
+        model = get_peft_model(TINY[family](), config())
+        scramble(model, std=0.1)
+        if checkpointing:
+            model.enable_input_require_grads()
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model.train()
+        model(**inputs_of(family), use_cache=False).loss.backward()
+        return {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+
+    plain, checkpointed = gradients(False), gradients(True)
+    assert plain.keys() == checkpointed.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient, msg=name)
+
+
+@pytest.mark.parametrize("family", ["t5", "llama", "bert"])
+@pytest.mark.parametrize("method", TUNER_METHODS)
+def test_half_precision_base_with_full_precision_adapter(family, method, tmp_path):
+    """The norms' copies are float32 too: steps of 3e-3 vanish in a bfloat16 of value 1."""
+    base = TINY[family]().to(torch.bfloat16)
+    settings = {"drop_layers": 1} if method == "adapter-drop" else {}
+    if method == "intrinsic-said":
+        settings["intrinsic_dim"] = 400
+    model = compacter.attach(base, method, **settings)
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    assert {p.dtype for n, p in trained.items() if "modules_to_save" not in n} == {torch.float32}
+    inputs = inputs_of(family)
+    before = parameters_of(model)
+    train(model, inputs, lr=3e-3)
+    assert {n for n in changed(before, model) if "modules_to_save" not in n} == {
+        n for n in trained if "modules_to_save" not in n
+    }
+    expected = logits(model, **inputs)
+    assert expected.dtype == torch.bfloat16
+    fresh = TINY[family]().to(torch.bfloat16)
+    loaded = PeftModel.from_pretrained(fresh, save(model, tmp_path)).eval()
+    assert torch.equal(logits(loaded, **inputs), expected)
+
+
+def test_adapter_in_half_precision_too(config):
+    model = get_peft_model(TINY["t5"]().to(torch.bfloat16), config(), autocast_adapter_dtype=False)
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert torch.isfinite(logits(model, **inputs_of("t5"))).all()
+
+
+def test_autocast(config):
+    model, inputs = scrambled(config), inputs_of("t5")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**inputs).loss
+    loss.backward()
+    trained = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    assert all(g is not None and torch.isfinite(g).all() for g in trained.values())
+    assert loss.item() == pytest.approx(model(**inputs).loss.item(), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["compacter", "bitfit"])
+def test_compiles_without_graph_breaks(name):
+    torch._dynamo.reset()
+    inputs = inputs_of("llama")
+    model = get_peft_model(TINY["llama"](), CONFIGS[name]())
+    scramble(model)
+    expected = model(**inputs)
+    expected.loss.backward()
+    gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad()
+    found = torch.compile(model, backend="aot_eager", fullgraph=True)(**inputs)
+    torch.testing.assert_close(found.logits, expected.logits)
+    found.loss.backward()
+    for parameter_name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            torch.testing.assert_close(parameter.grad, gradients[parameter_name])
+
+
+def test_intrinsic_said_runs_under_compile():
+    """Its projections come from numpy's generator, outside of the graph."""
+    torch._dynamo.reset()
+    model, inputs = scrambled(CONFIGS["intrinsic-said"]), inputs_of("t5")
+    found = torch.compile(model, backend="aot_eager")(**inputs)
+    torch.testing.assert_close(found.logits, model(**inputs).logits)
+
+
+def test_a_direct_call_of_the_encoder_uses_the_adapter():
+    model, inputs = scrambled(CONFIGS["compacter"]), inputs_of("t5")
+    base = TINY["t5"]()
+    ids = inputs["input_ids"]
+    adapted = model.get_base_model().encoder(input_ids=ids).last_hidden_state
+    assert not torch.allclose(adapted, base.encoder(input_ids=ids).last_hidden_state, atol=1e-2)
+
+
+def test_intrinsic_said_keeps_no_projected_weight_for_the_backward_pass():
+    """P theta is as large as the model; only what a plain layer keeps may be kept."""
+    model, inputs = scrambled(CONFIGS["intrinsic-said"]), inputs_of("t5")
+    weights = {p.data_ptr() for p in model.parameters()}
+    shapes = {tuple(p.shape) for p in model.get_base_model().parameters() if p.dim() == 2}
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = model(**inputs).loss
+    projected = [
+        t
+        for t in kept
+        if tuple(t.shape) in shapes | {s[::-1] for s in shapes} and t.data_ptr() not in weights
+    ]
+    assert kept
+    assert not projected
+    loss.backward()
