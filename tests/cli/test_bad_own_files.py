@@ -67,6 +67,12 @@ BAD_OWN: dict[str, tuple[str, bytes, list[str], list[str]]] = {
         ["'text' is ['a']; expected a text"],
     ),
     "empty label": ("t.csv", GOOD_CSV + b"three,\n", [], ["line 4: the label is ''"]),
+    "a label beyond all numbers": (
+        "t.jsonl",
+        b'{"text": "a", "label": 1' + 400 * b"0" + b"}\n",
+        ["--regression"],
+        ["line 1", "expected a number"],
+    ),
     "null label": (
         "t.jsonl",
         jsonl({"text": "a", "label": None}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -334,6 +336,13 @@ def test_candidates_for_encoders(name: str, training: dict[str, list[Row]]) -> N
     assert candidate_pairs(TASKS[name], training[name][0]) == CANDIDATES[name]
     with pytest.raises(TaskError, match=r"candidate_pairs\(\)"):
         pair(TASKS[name], training[name][0])
+
+
+def test_a_question_that_copa_does_not_ask(training: dict[str, list[Row]]) -> None:
+    row = training["copa"][0]
+    asked = replace(row, fields={**row.fields, "question": "reason"})
+    with pytest.raises(TaskError, match="the question is 'reason'; expected 'cause' or 'effect'"):
+        candidate_pairs(TASKS["copa"], asked)
 
 
 def test_an_effect_is_asked_for_as_one(training: dict[str, list[Row]]) -> None:

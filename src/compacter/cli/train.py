@@ -13,6 +13,7 @@ import typer
 from compacter.cli.flags import with_recipe
 from compacter.cli.output import console, print_json
 from compacter.errors import TrainingError
+from compacter.training.folder import recipe_file
 from compacter.training.recipe import DATA_KEYS, Recipe
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def train(
         "runs/latest"
     ),
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace what is in the folder.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the run in the folder.")] = False,
     report_to: Annotated[
         str | None, typer.Option(help="tensorboard, wandb or trackio (default: nothing).")
     ] = None,
@@ -42,20 +43,19 @@ def train(
     given: dict[str, Any],
 ) -> None:
     """Train one method on one task; what is not set is as in the paper."""
-    settings = Recipe.read(recipe, given)
-    from compacter.training.progress import Progress, announce, silence_transformers
+    named = recipe_file(recipe, output, resume=resume)
+    Recipe.read(named, given)  # what does not fit is told before torch is imported
+    from compacter.training.api import train as run
     from compacter.training.run import is_main_process
-    from compacter.training.run import train as run
 
-    silence_transformers()
     result = run(
-        settings,
-        output,
+        output=output,
+        recipe=named,
         resume=resume,
         overwrite=overwrite,
         report_to=report_to,
-        on_start=announce,
-        callbacks=[Progress()],
+        watched=True,
+        **given,
     )
     if not is_main_process():
         return
@@ -79,6 +79,7 @@ def compare(
     jobs: Annotated[
         int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")
     ] = 1,
+    resume: Annotated[bool, typer.Option(help="Take finished runs, go on with others.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace runs that are there.")] = False,
     as_json: Json = False,
     given: dict[str, Any],
@@ -96,6 +97,7 @@ def compare(
         methods=names,
         output=output,
         jobs=jobs,
+        resume=resume,
         overwrite=overwrite,
         watched=True,
         **given,

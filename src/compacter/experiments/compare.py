@@ -9,10 +9,11 @@ from typing import Any
 
 from compacter.errors import TrainingError
 from compacter.experiments.engines.local import Local
+from compacter.training.folder import check_folder
 from compacter.training.progress import Progress, announce, silence_transformers
-from compacter.training.recipe import Recipe
-from compacter.training.result import Result
-from compacter.training.run import check_folder, for_method, train
+from compacter.training.recipe import DATA_PLACES, Recipe
+from compacter.training.result import RESULT_NAME, Result, read_result
+from compacter.training.run import for_method, train
 
 
 def compare(
@@ -21,26 +22,33 @@ def compare(
     output: str | Path,
     recipe: str | Path | None = None,
     jobs: int = 1,
+    resume: bool = False,
     overwrite: bool = False,
     watched: bool = False,
     **settings: Any,
 ) -> list[Result]:
     """The same run for several methods, each in a folder of its own inside `output`, `jobs` at a
-    time. Watched runs tell their progress on standard error."""
+    time. With `resume`, finished runs are taken as they are and interrupted ones go on. Watched
+    runs tell their progress on standard error."""
     shared = Recipe.read(recipe, settings)
     runs = [(for_method(shared, name), Path(output) / name) for name in methods]
+    twice = next((name for name in methods if methods.count(name) > 1), None)
+    if twice is not None:
+        raise TrainingError(f"method {twice!r} is named twice; expected each once")
     if jobs < 1:
         raise TrainingError(f"jobs={jobs} does not fit; expected 1 or more")
     for _, folder in runs:
-        check_folder(folder, overwrite=overwrite)
+        if not _is_finished(folder, resume):
+            check_folder(folder, resume=resume, overwrite=overwrite)
+    train_one = partial(_train, resume=resume, overwrite=overwrite, watched=watched)
     if jobs == 1 or len(runs) < 2:
-        return [_train(made, folder, overwrite, watched, "") for made, folder in runs]
+        return [train_one(made, folder, label="") for made, folder in runs]
     engine = Local(min(jobs, len(runs)))
     found: dict[str, Result] = {}
     try:
         for index, (made, folder) in enumerate(runs):
             label = f"{folder.name}: "
-            engine.submit(str(index), partial(_train, made, folder, overwrite, watched, label))
+            engine.submit(str(index), partial(train_one, made, folder, label=label))
         while len(found) < len(runs):
             for ended in engine.ended(1.0):
                 if ended.error is not None:
@@ -53,13 +61,34 @@ def compare(
     return [found[str(index)] for index in range(len(runs))]
 
 
-def _train(recipe: Recipe, folder: Path, overwrite: bool, watched: bool, label: str) -> Result:
+def _is_finished(folder: Path, resume: bool) -> bool:
+    return resume and (folder / RESULT_NAME).exists()
+
+
+def _train(
+    recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool, watched: bool, label: str
+) -> Result:
+    if _is_finished(folder, resume):
+        return _finished(recipe, folder)
     if watched:
         silence_transformers()
     return train(
         recipe,
         folder,
+        resume=resume,
         overwrite=overwrite,
         on_start=announce if watched else None,
         callbacks=[Progress(label)] if watched else [],
     )
+
+
+def _finished(recipe: Recipe, folder: Path) -> Result:
+    result = read_result(folder)
+    for key, value in recipe.model_dump(mode="json", exclude_unset=True).items():
+        found = result.recipe.get(key)
+        if value is not None and value != found and key not in DATA_PLACES:
+            raise TrainingError(
+                f"{str(folder)!r} holds a finished run with {key}={found!r}, and {value!r} is "
+                "asked for; choose another folder, or say overwrite"
+            )
+    return result

@@ -93,7 +93,10 @@ def task_type(model: nn.Module) -> TaskType | None:
 def task_heads(model: nn.Module) -> list[str] | None:
     """Heads that are new for every task, so that an adapter must train and save them too. PEFT
     knows only some of them by itself."""
-    names = ("classifier", "pre_classifier", "classification_head", "score", "qa_outputs")
+    names = (
+        *("classifier", "pre_classifier", "classification_head", "score", "qa_outputs"),
+        *("pooler", "sequence_summary", "logits_proj"),  # beside the base model, not inside of it
+    )
     return [name for name, _ in model.named_children() if name in names] or None
 
 

@@ -32,6 +32,8 @@ Kind = Literal["encoder-decoder", "decoder", "encoder"]
 
 _NOT_PLAIN_DROPOUT = ("layerdrop", "layer_drop", "drop_path")  # whole layers, not numbers
 
+_POSITIONS = ("position_embeddings", "embed_positions", "wpe")
+
 _AUTO_CLASSES: dict[Kind, Any] = {
     "encoder-decoder": AutoModelForSeq2SeqLM,
     "decoder": AutoModelForCausalLM,
@@ -76,6 +78,11 @@ def load_config(name: str) -> PreTrainedConfig:
 def load_tokenizer(name: str) -> Any:
     """The model's tokenizer; one without a padding token pads with the end of text."""
     tokenizer = _load(AutoTokenizer, name, "tokenizer")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of no files
+        raise ArchitectureError(
+            f"the tokenizer of {name!r} knows {len(tokenizer)} tokens and no words; expected the "
+            "files of a tokenizer beside the model, as tokenizer.save_pretrained() leaves them"
+        )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -115,15 +122,29 @@ def dropout_settings(config: PreTrainedConfig, probability: float) -> dict[str, 
 
 
 def load_model(name: str, kind: Kind, *, quantize: str | None = None, **settings: Any) -> nn.Module:
-    """The model with the head that its kind needs, in float32 or quantised."""
+    """The model with the head that its kind needs, in float32 or quantised. A saved head for other
+    labels gives way to a new one."""
     if quantize is not None:
         settings["quantization_config"] = _quantization(quantize)
     else:
         settings["dtype"] = torch.float32
+    if kind == "encoder":
+        settings["ignore_mismatched_sizes"] = True
     model: nn.Module = _load(_AUTO_CLASSES[kind], name, "model", **settings)
     if locate(name).gguf_file is not None:
         _forget_gguf(model)
     return model
+
+
+def longest_input(model: nn.Module) -> int | None:
+    """Positions that a model has embeddings for, less those that some reserve; None: no limit."""
+    for name, module in model.named_modules():
+        last = name.rpartition(".")[2]
+        if last in _POSITIONS and isinstance(module, nn.Embedding):
+            padding = module.padding_idx
+            reserved = getattr(module, "offset", 0 if padding is None else padding + 1)
+            return int(module.num_embeddings - reserved)
+    return None
 
 
 def _forget_gguf(model: nn.Module) -> None:

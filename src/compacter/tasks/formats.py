@@ -142,7 +142,11 @@ def candidate_pairs(task: Task, row: Row) -> Candidates:
     """A pair for each candidate: COPA's two choices after the premise and its question, ReCoRD's
     entities in the place that the query leaves open. The best scored one is the answer."""
     if task.kind == "choice":
-        asked = f"{_value(task, row, 'premise')} {COPA_QUESTIONS[row.fields['question']]}"
+        question = row.fields["question"]
+        if question not in COPA_QUESTIONS:
+            expected = " or ".join(map(repr, COPA_QUESTIONS))
+            raise TaskError(f"{task.name}: the question is {question!r}; expected {expected}")
+        asked = f"{_value(task, row, 'premise')} {COPA_QUESTIONS[question]}"
         pairs = tuple(Pair(asked, candidate.strip()) for candidate in row.candidates)
         return Candidates(pairs, tuple(i == row.label for i in range(len(pairs))))
     if task.kind == "entity":

@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from compacter.training.folder import recipe_file
+from compacter.training.progress import Progress, announce, silence_transformers
 from compacter.training.recipe import Recipe
 from compacter.training.result import Result
 from compacter.training.run import train as run
@@ -20,16 +22,22 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     report_to: str | None = None,
+    watched: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
     **settings: Any,
 ) -> Result:
     """Train one method on one task: `train(model="t5-base", task="rte", method="compacter++",
-    output="runs/rte")`. Settings are the keys of a recipe; they win over a recipe's file."""
+    output="runs/rte")`. Settings are the keys of a recipe; they win over a recipe's file. Without
+    either, a run that is resumed has its own recipe. A watched run tells its progress on standard
+    error."""
+    if watched:
+        silence_transformers()
     return run(
-        Recipe.read(recipe, settings),
+        Recipe.read(recipe_file(recipe, Path(output), resume=resume), settings),
         output,
         resume=resume,
         overwrite=overwrite,
         report_to=report_to,
-        callbacks=callbacks,
+        on_start=announce if watched else None,
+        callbacks=[*([Progress()] if watched else []), *callbacks],
     )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from peft import PeftModel
+from peft.utils import CONFIG_NAME as ADAPTER_CONFIG
 from torch import nn
 
 from compacter.errors import TrainingError
 from compacter.models.pretrained import kind_of, load_config, load_model, load_tokenizer
 from compacter.tasks import Row, Split, Task, load_split, score
+from compacter.training.folder import RECIPE_NAME
+from compacter.training.memory import memory_advice
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipeline
 from compacter.training.recipe import DATA_KEYS, Recipe
-from compacter.training.result import ADAPTER_NAME, MODEL_NAME, read_result
+from compacter.training.result import ADAPTER_NAME, MODEL_NAME, RESULT_NAME, read_result
 from compacter.training.run import prepare_model
 
 
@@ -34,24 +38,36 @@ class TrainedRun:
 
 
 def load_run(folder: str | Path) -> TrainedRun:
-    """The run in a folder, which is that of the run or of the adapter in it."""
-    path = Path(folder)
-    if path.name in (ADAPTER_NAME, MODEL_NAME) and (path.parent / "result.json").exists():
-        path = path.parent
-    recipe = Recipe.make(read_result(path).recipe)
+    """The run in a folder, which is that of the run, or of the adapter or model in it, wherever it
+    was copied to."""
+    weights, recipe = _find(Path(folder))
     task = task_of(recipe)
-    saved = path / MODEL_NAME
-    name = str(saved) if saved.exists() else recipe.model
+    has_adapter = (weights / ADAPTER_CONFIG).exists()
+    name = recipe.model if has_adapter else str(weights)
     kind = kind_of(load_config(name))
     tokenizer = load_tokenizer(recipe.model)
     assert recipe.max_length is not None
     pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
     head = pipeline.head if isinstance(pipeline, Pairs) else {}
-    model = load_model(name, kind, quantize=recipe.quantize, **head)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)  # what the weights lack begins as it did in training
+        model = load_model(name, kind, quantize=recipe.quantize, **head)
     prepare_model(model, kind, tokenizer, pipeline)
-    if not saved.exists():
-        model = PeftModel.from_pretrained(model, str(path / ADAPTER_NAME))
+    if has_adapter:
+        model = PeftModel.from_pretrained(model, str(weights))
     return TrainedRun(recipe, task, model.eval(), pipeline)
+
+
+def _find(folder: Path) -> tuple[Path, Recipe]:
+    """The folder with the weights, and the run's recipe: that of its result, or, where the weights
+    were copied away from it, the one beside them, which does not know where the data is."""
+    inside = [folder / name for name in (MODEL_NAME, ADAPTER_NAME) if (folder / name).is_dir()]
+    weights = inside[0] if inside else folder
+    run = weights.absolute().parent
+    is_there = (run / RESULT_NAME).exists()
+    if not is_there and (weights / RECIPE_NAME).exists():
+        return weights, Recipe.read(weights / RECIPE_NAME)
+    return weights, Recipe.make(read_result(run if is_there else folder).recipe)
 
 
 def task_of(recipe: Recipe) -> Task:
@@ -65,6 +81,7 @@ def task_of(recipe: Recipe) -> Task:
     return find_task(recipe.task)
 
 
+@memory_advice()
 def evaluate(folder: str | Path, split: Split = "test", **data: Any) -> dict[str, float]:
     """The scores of a run on a split of its data, or of other data: `data` are the keys of a recipe
     that say where it is."""
@@ -104,6 +121,7 @@ def _answers(task: Task) -> str:
     return {"number": "numbers", "entity": "entities"}.get(task.kind, ", ".join(task.labels))
 
 
+@memory_advice()
 def predict(folder: str | Path, texts: Sequence[Any]) -> list[Prediction]:
     """Answers to new texts. A text is a string, or a mapping of the task's fields."""
     run = load_run(folder)
@@ -125,8 +143,19 @@ def as_row(task: Task, text: Any, index: int = 0) -> Row:
             f"{task.name} reads {', '.join(task.fields)}; found {', '.join(map(str, text))}, "
             f"missing {missing[0]!r}"
         )
-    candidates = tuple(text.get("candidates", ()) or text.get("entities", ()))
+    candidates = _candidates(task, text)
     if task.kind == "choice" and not candidates:
         candidates = tuple(str(text[name]) for name in ("choice1", "choice2") if name in text)
     fields = {name: str(text[name]) for name in task.fields if name != "entities"}
     return Row(fields=fields, candidates=candidates, index=index)
+
+
+def _candidates(task: Task, text: Mapping[str, Any]) -> tuple[str, ...]:
+    """The answers to choose from, where a task's rows bring them."""
+    name = "candidates" if "candidates" in text else "entities"
+    given = text.get(name, [])
+    if not isinstance(given, list | tuple) or not all(isinstance(part, str) for part in given):
+        raise TrainingError(f"{task.name}: {name} is {given!r}; expected a list of texts")
+    if task.kind == "entity" and not given:
+        raise TrainingError(f"{task.name} chooses between entities; expected a list of 'entities'")
+    return tuple(given)

@@ -1,4 +1,4 @@
-"""The most memory that a run held at one time."""
+"""The most memory that a run held at one time, and what to do where it is not enough."""
 
 from __future__ import annotations
 
@@ -6,10 +6,31 @@ import gc
 import re
 import resource
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
+
+from compacter.errors import TrainingError
+
+OUT_OF_MEMORY = (
+    "the memory is not enough: make batch_size smaller and gradient_accumulation larger by the "
+    "same factor (the result stays the same), or make max_length smaller"
+)
+
+
+@contextmanager
+def memory_advice() -> Iterator[None]:
+    """Advice in place of the error of whoever ran out of memory."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError):
+        raise TrainingError(OUT_OF_MEMORY) from None
+    except RuntimeError as error:  # torch has no class of its own for a CPU's memory
+        if "DefaultCPUAllocator" not in str(error):
+            raise
+        raise TrainingError(OUT_OF_MEMORY) from None
 
 
 def reset_peak_memory() -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from compacter.errors import TrainingError
 from compacter.tasks import LabelWords, OfficialFiles, Source, UserData
+from compacter.training.result import write_atomically
 
 DEFAULT_TASK = "builtin/roles"
 
@@ -43,6 +44,9 @@ DATA_KEYS = (
     "labels",
     "regression",
 )
+
+DATA_PLACES = ("data_dir", "train_file", "validation_file", "test_file")
+"""Keys that say where the data is, not what it is."""
 
 
 def _field(default: Any, description: str, **limits: Any) -> Any:
@@ -92,7 +96,9 @@ class Recipe(BaseModel):
     learning_rate: float | None = _field(None, "highest learning rate", gt=0)
     A_learning_rate: float | None = _field(None, "that of A, if A is to have its own", gt=0)
     epochs: int | None = _field(None, "passes over the training rows", ge=1)
-    batch_size: int | None = _field(None, "rows of a batch on one device", ge=1)
+    batch_size: int | None = _field(
+        None, "rows of a batch on one device (default: the paper's, divided by the devices)", ge=1
+    )
     max_length: int | None = _field(None, "tokens after which a text is cut", ge=8)
     warmup_steps: int | None = _field(None, "steps until the highest learning rate", ge=0)
     weight_decay: float = _field(0.0, "weight decay", ge=0)
@@ -101,7 +107,7 @@ class Recipe(BaseModel):
     gradient_accumulation: int = _field(1, "batches of one step", ge=1)
     save_steps: int | None = _field(None, "steps between checkpoints (default: an epoch)", ge=1)
     early_stopping: int | None = _field(None, "stop after so many checkpoints without gain", ge=1)
-    seed: int = _field(42, "seed of everything random", ge=0)
+    seed: int = _field(42, "seed of everything random", ge=0, lt=2**32)
     bf16: bool = _field(False, "compute in bfloat16")
     quantize: Literal["4bit", "8bit"] | None = _field(None, "load the base model quantised")
 
@@ -129,8 +135,7 @@ class Recipe(BaseModel):
         return cls.make(values | (given or {}))
 
     def write(self, path: Path) -> None:
-        content = self.model_dump(mode="json")
-        path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        write_atomically(path, yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False))
 
     def task_name(self) -> str | None:
         """The task, or a name for own files; the package's own task where nothing is said."""

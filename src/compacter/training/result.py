@@ -4,6 +4,7 @@ imports no torch."""
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -51,11 +52,15 @@ class Result:
     peak_memory_bytes: int
     versions: dict[str, str]
     data_fingerprint: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The method's own settings as they were used, whether or not the recipe gave them."""
     curve: list[dict[str, float]] = field(default_factory=list)
     """Loss, learning rate and validation scores by step."""
 
     def write(self, folder: Path) -> None:
-        write_atomically(folder / RESULT_NAME, json.dumps(asdict(self), indent=1) + "\n")
+        write_atomically(
+            folder / RESULT_NAME, json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+        )
 
 
 def read_result(folder: Path) -> Result:
@@ -89,15 +94,21 @@ def write_predictions(
                 "split": split,
                 "index": row.index,
                 "prediction": prediction.text,
-                "answer": prediction.answer,
-                "score": round(prediction.score, 6),
+                "answer": _number_or_none(prediction.answer),
+                "score": _number_or_none(round(prediction.score, 6)),
                 "label": row.label if row.label is not None else list(row.answers),
             }
-            | ({} if row.group is None else {"group": list(row.group)})
+            | ({} if row.group is None else {"group": list(row.group)}),
+            allow_nan=False,
         )
         for row, prediction in zip(rows, predictions, strict=True)
     )
     write_atomically(folder / PREDICTIONS_NAME, "".join(f"{line}\n" for line in lines))
+
+
+def _number_or_none(value: Any) -> Any:
+    """JSON has no word for a number that is none."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_atomically(path: Path, text: str) -> None:

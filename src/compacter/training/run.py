@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
 from torch import nn
 from transformers import PreTrainedConfig, TrainerCallback
@@ -19,7 +18,7 @@ from transformers.trainer_utils import set_seed
 
 from compacter.errors import TrainingError
 from compacter.methods import find_method
-from compacter.methods.attach import attach, settings_of, task_heads
+from compacter.methods.attach import DEFAULT_NUM_TOKENS, attach, settings_of, task_heads
 from compacter.models.pretrained import (
     Kind,
     dropout_settings,
@@ -27,19 +26,29 @@ from compacter.models.pretrained import (
     load_config,
     load_model,
     load_tokenizer,
+    longest_input,
 )
 from compacter.tasks import Row, Splits, Task, fingerprint, load, mean_score, score
+from compacter.training.card import write_card
 from compacter.training.defaults import WARMUP_SHARE, defaults_for, model_size
+from compacter.training.folder import (
+    LOG_NAME,
+    RECIPE_NAME,
+    TENSORBOARD_NAME,
+    check_folder,
+    check_same_recipe,
+    clear,
+    without_places,
+)
 from compacter.training.heads import count_trained, head_parameters
-from compacter.training.memory import peak_memory, reset_peak_memory
+from compacter.training.memory import memory_advice, peak_memory, reset_peak_memory
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, TextToText, make_pipeline
 from compacter.training.progress import LogFile
-from compacter.training.recipe import Recipe
+from compacter.training.recipe import METHOD_SETTINGS, Recipe
 from compacter.training.result import (
     ADAPTER_NAME,
     CHECKPOINTS,
     MODEL_NAME,
-    RESULT_NAME,
     Result,
     versions,
     write_predictions,
@@ -47,24 +56,19 @@ from compacter.training.result import (
 from compacter.training.trainer import (
     SCORE,
     StopOnNaN,
+    Stopwatch,
     TaskTrainer,
     early_stopping,
     last_whole_checkpoint,
     make_arguments,
     process_count,
+    tensorboard,
 )
 
 HEAD_ONLY = "head-only"
 """Not a method of the paper: the task's head alone is trained, to compare with."""
 
-RECIPE_NAME = "recipe.yaml"
-LOG_NAME = "train.log"
 REPORTS = ("tensorboard", "wandb", "trackio")
-
-OUT_OF_MEMORY = (
-    "the memory is not enough: make batch_size smaller and gradient_accumulation larger by the "
-    "same factor (the result stays the same), or make max_length smaller"
-)
 
 
 @dataclass
@@ -75,6 +79,7 @@ class Prepared:
     task: Task
     splits: Splits
     model: nn.Module
+    kind: Kind
     pipeline: Pipeline
     trainable: int
     head_trainable: int
@@ -108,12 +113,27 @@ def prepare(recipe: Recipe) -> Prepared:
     if recipe.dropout is not None:
         settings |= dropout_settings(config, recipe.dropout)
     model = load_model(recipe.model, kind, quantize=recipe.quantize, **settings)
+    _check_length(model, recipe)
     prepare_model(model, kind, tokenizer, pipeline)
     head_size = sum(p.numel() for p in head_parameters(model))
     base = model.num_parameters() - head_size  # type: ignore[operator]  # also of a packed model
     model = _apply(model, recipe, kind)
     trainable, head = count_trained(model)
-    return Prepared(recipe, task, splits, model, pipeline, trainable, head, base)
+    return Prepared(recipe, task, splits, model, kind, pipeline, trainable, head, base)
+
+
+def _check_length(model: nn.Module, recipe: Recipe) -> None:
+    limit = longest_input(model)
+    prompt = 0
+    if recipe.method != HEAD_ONLY and find_method(recipe.method).family == "prompt":
+        prompt = recipe.num_tokens or DEFAULT_NUM_TOKENS
+    assert recipe.max_length is not None
+    if limit is not None and recipe.max_length + prompt > limit:
+        before = f" after a prompt of {prompt}" if prompt else ""
+        raise TrainingError(
+            f"max_length={recipe.max_length}{before} is more than the {limit} positions that "
+            f"{recipe.model!r} has; expected at most {limit - prompt}"
+        )
 
 
 def resolve(
@@ -158,9 +178,10 @@ def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig
         rows=len(splits.train),
         tune_output_layer=bool(recipe.tune_output_layer),
     )
-    batch_size = recipe.batch_size or defaults.batch_size
+    parts = recipe.gradient_accumulation * process_count()  # of the batch of one step
+    batch_size = recipe.batch_size or max(1, defaults.batch_size // parts)
     epochs = recipe.epochs or defaults.epochs
-    rows_per_step = batch_size * recipe.gradient_accumulation * process_count()
+    rows_per_step = batch_size * parts
     steps = -(-len(splits.train) // rows_per_step) * epochs
     warmup = recipe.warmup_steps
     if warmup is None:
@@ -226,6 +247,7 @@ def _has_A(method: str) -> bool:
     return "A_std" in _known_settings(method)
 
 
+@memory_advice()
 def train(
     recipe: Recipe,
     output: str | Path,
@@ -243,25 +265,25 @@ def train(
         check_folder(folder, resume=resume, overwrite=overwrite)
     reset_peak_memory()
     ready = prepare(recipe)
+    checkpoint = last_whole_checkpoint(folder / CHECKPOINTS) if resume else None
+    if checkpoint is not None:
+        check_same_recipe(folder, ready.recipe)
     log = LogFile(folder / LOG_NAME)
     if is_main_process():
-        if overwrite and folder.exists():
-            shutil.rmtree(folder)
+        if overwrite:
+            clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
         ready.recipe.write(folder / RECIPE_NAME)
         log.write(str(ready))
         if on_start is not None:
             on_start(ready)
-    started = time.monotonic()
-    watch = StopOnNaN()
-    try:
-        trainer = make_trainer(ready, folder, report_to, [watch, log, *callbacks])
-        checkpoint = last_whole_checkpoint(folder / CHECKPOINTS) if resume else None
+    time, watch = Stopwatch(checkpoint), StopOnNaN()
+    trainer = make_trainer(ready, folder, report_to, [time, watch, log, *callbacks])
+    speed = 0.0
+    if checkpoint is None or not trainer.take_up_stopped(checkpoint, recipe.early_stopping):
         outcome = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        seconds = time.monotonic() - started
-        result = _finish(ready, trainer, folder, watch, log, seconds, outcome.metrics)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise TrainingError(OUT_OF_MEMORY) from None
+        speed = outcome.metrics.get("train_samples_per_second", 0.0)
+    result = _finish(ready, trainer, folder, watch, log, time.seconds, speed)
     if is_main_process():
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return result
@@ -286,26 +308,6 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def check_folder(folder: Path, *, resume: bool = False, overwrite: bool = False) -> None:
-    """Refuse a folder in which something would be lost."""
-    if folder.exists() and not folder.is_dir():
-        raise TrainingError(f"{str(folder)!r} is a file; expected a folder for the run")
-    if overwrite:
-        return
-    if (folder / RESULT_NAME).exists():
-        raise TrainingError(
-            f"{str(folder)!r} holds a finished run; choose another folder, or say overwrite"
-        )
-    begun = (folder / CHECKPOINTS).exists()
-    if begun and not resume:
-        raise TrainingError(
-            f"{str(folder)!r} holds a run that was interrupted; say resume to go on with it, or "
-            "overwrite to start anew"
-        )
-    if folder.exists() and not begun and any(folder.iterdir()) and not resume:
-        raise TrainingError(f"{str(folder)!r} is not empty and holds no run; choose another folder")
-
-
 def make_trainer(
     ready: Prepared, folder: Path, report_to: str | None, callbacks: Sequence[TrainerCallback]
 ) -> TaskTrainer:
@@ -316,6 +318,8 @@ def make_trainer(
     arguments = make_arguments(
         ready.recipe, folder / CHECKPOINTS, steps_per_epoch=per_epoch, report_to=report_to
     )
+    if report_to == "tensorboard":  # whose files would go with the checkpoints
+        callbacks = [*callbacks, tensorboard(folder / TENSORBOARD_NAME)]
     return TaskTrainer(
         pipeline=ready.pipeline,
         validation=ready.splits.validation,
@@ -334,7 +338,7 @@ def _finish(
     watch: StopOnNaN,
     log: LogFile,
     seconds: float,
-    metrics: dict[str, float],
+    samples_per_second: float,
 ) -> Result:
     """Test the best checkpoint and write everything down, the result last."""
     task, splits = ready.task, ready.splits
@@ -360,14 +364,15 @@ def _finish(
         warnings=warnings,
         best_checkpoint=trainer.state.best_global_step,
         seconds=round(seconds, 2),
-        samples_per_second=round(metrics.get("train_samples_per_second", 0.0), 2),
+        samples_per_second=round(samples_per_second, 2),
         peak_memory_bytes=peak_memory(),
         versions=versions(),
         data_fingerprint=fingerprint(splits),
+        settings=_used_settings(ready.model, ready.recipe),
         curve=_curve(trainer.state.log_history),
     )
     if is_main_process():
-        _save_model(ready.model, folder, result)
+        _save_model(ready, folder, result)
         write_predictions(folder, shown, predictions, "test" if splits.test else "validation")
         for warning in warnings:
             log.write(f"warning: {warning}")
@@ -414,32 +419,37 @@ def _curve(history: list[dict[str, Any]]) -> list[dict[str, float]]:
     kept = ("loss", "learning_rate", "grad_norm")
     return [
         {"step": entry["step"], "epoch": entry.get("epoch", 0.0)}
-        | {k: v for k, v in entry.items() if k in kept or k.startswith("eval_")}
+        | {
+            key: value
+            for key, value in entry.items()
+            if (key in kept or key.startswith("eval_")) and math.isfinite(value)
+        }
         for entry in history
         if "loss" in entry or f"eval_{SCORE}" in entry
     ]
 
 
-def _save_model(model: nn.Module, folder: Path, result: Result) -> None:
+def _save_model(ready: Prepared, folder: Path, result: Result) -> None:
+    """Weights, and beside them all that it takes to use them in another place."""
+    model = ready.model
     if isinstance(model, PeftModel):
-        model.save_pretrained(str(folder / ADAPTER_NAME))
-        _complete_card(folder / ADAPTER_NAME / "README.md", result)
+        weights = folder / ADAPTER_NAME
+        model.active_peft_config.base_model_name_or_path = ready.recipe.model
+        model.save_pretrained(str(weights), save_embedding_layers=False)  # "auto" asks the hub
+        head = ready.pipeline.head if isinstance(ready.pipeline, Pairs) else {}
+        write_card(weights, result, ready.kind, head.get("num_labels"))
     else:
-        model.save_pretrained(str(folder / MODEL_NAME))  # type: ignore[operator]
+        weights = folder / MODEL_NAME
+        model.save_pretrained(str(weights))  # type: ignore[operator]
+        ready.pipeline.tokenizer.save_pretrained(str(weights))
+    without_places(ready.recipe).write(weights / RECIPE_NAME)
 
 
-def _complete_card(card: Path, result: Result) -> None:
-    scores = "".join(f"| test {k} | {v:.2f} |\n" for k, v in result.test.items())
-    scores += "".join(f"| validation {k} | {v:.2f} |\n" for k, v in result.validation.items())
-    text = f"""
-## This adapter
-
-| | |
-|---|---|
-| method | {result.method} |
-| task | {result.task} |
-| base model | {result.model} |
-| trained parameters | {result.trainable:,} ({result.percent:g}%) |
-| parameters of the task's head | {result.head_trainable:,} |
-{scores}"""
-    card.write_text(card.read_text(encoding="utf-8") + text, encoding="utf-8")
+def _used_settings(model: nn.Module, recipe: Recipe) -> dict[str, Any]:
+    """The method's settings of a recipe as they are in the model."""
+    if not isinstance(model, PeftModel):
+        return {}
+    names = {"num_virtual_tokens": "num_tokens"}
+    config = {names.get(k, k): v for k, v in vars(model.active_peft_config).items()}
+    known = _known_settings(recipe.method)
+    return {name: config[name] for name in METHOD_SETTINGS if name in known and name in config}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import torch
 from accelerate.utils import gather_object
 from torch import nn
 from transformers import (
-    EarlyStoppingCallback,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -26,8 +26,10 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from compacter.tasks import Row, mean_score, score
 from compacter.training.pipelines import Pipeline, Prediction
 from compacter.training.recipe import Recipe
+from compacter.training.result import write_atomically
 
 SCORE = "score"  # the mean of a task's metrics, which picks the checkpoint
+STATE_NAME, SECONDS_NAME = "trainer_state.json", "seconds"
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
@@ -65,6 +67,16 @@ class TaskTrainer(Trainer):
             settings = {"lr": self.A_learning_rate, "weight_decay": self.args.weight_decay}
             optimizer.add_param_group({"params": slow, **settings})
         return optimizer
+
+    def take_up_stopped(self, checkpoint: Path, patience: int | None) -> bool:
+        """Take up a run that had stopped early when it was interrupted: there is nothing left to
+        train, so its best checkpoint is loaded. False if it had not."""
+        state = TrainerState.load_from_json(str(checkpoint / STATE_NAME))
+        if patience is None or checkpoints_without_gain(state) < patience:
+            return False
+        self.state = state
+        self._load_best_model()
+        return True
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """The validation scores and their mean, logged as Trainer logs its own."""
@@ -116,6 +128,32 @@ class StopOnNaN(TrainerCallback):
             control.should_training_stop = True
 
 
+class Stopwatch(TrainerCallback):
+    """Seconds of training, those before an interruption included: each checkpoint knows its own."""
+
+    def __init__(self, checkpoint: Path | None = None) -> None:
+        self.before = 0.0
+        if checkpoint is not None and (checkpoint / SECONDS_NAME).exists():
+            self.before = float((checkpoint / SECONDS_NAME).read_text(encoding="utf-8"))
+        self.started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero:
+            assert args.output_dir is not None
+            folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            write_atomically(folder / SECONDS_NAME, f"{self.seconds:.2f}\n")
+
+
 def make_arguments(
     recipe: Recipe, folder: Path, *, steps_per_epoch: int, report_to: str | None
 ) -> TrainingArguments:
@@ -156,7 +194,7 @@ def make_arguments(
         bf16=recipe.bf16,
         seed=recipe.seed,
         data_seed=recipe.seed,
-        report_to=[report_to] if report_to else [],
+        report_to=[report_to] if report_to not in (None, "tensorboard") else [],
         disable_tqdm=True,
         remove_unused_columns=False,
         dataloader_pin_memory=False,
@@ -170,10 +208,41 @@ def process_count() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def tensorboard(folder: Path) -> TrainerCallback:
+    """Curves in a folder that stays."""
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import TensorBoardCallback
+
+    is_first = os.environ.get("RANK", "0") == "0"
+    return TensorBoardCallback(SummaryWriter(str(folder)) if is_first else None)
+
+
+class EarlyStopping(TrainerCallback):
+    """Stops after so many checkpoints without gain. They are counted in the run's history, so that
+    a resumed run stops where it would have stopped."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        if checkpoints_without_gain(state) >= self.patience:
+            control.should_training_stop = True
+
+
+def checkpoints_without_gain(state: TrainerState) -> int:
+    """Since the best one."""
+    scores = [entry[f"eval_{SCORE}"] for entry in state.log_history if f"eval_{SCORE}" in entry]
+    return len(scores) - 1 - scores.index(max(scores)) if scores else 0
+
+
 def early_stopping(recipe: Recipe) -> list[TrainerCallback]:
-    if recipe.early_stopping is None:
-        return []
-    return [EarlyStoppingCallback(early_stopping_patience=recipe.early_stopping)]
+    return [] if recipe.early_stopping is None else [EarlyStopping(recipe.early_stopping)]
 
 
 def last_whole_checkpoint(folder: Path) -> Path | None:
@@ -182,7 +251,7 @@ def last_whole_checkpoint(folder: Path) -> Path | None:
     found = []
     for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         try:
-            state = json.loads((path / "trainer_state.json").read_text(encoding="utf-8"))
+            state = json.loads((path / STATE_NAME).read_text(encoding="utf-8"))
             found.append((int(state["global_step"]), path))
         except (OSError, ValueError, KeyError):
             continue

@@ -4,9 +4,9 @@
 - `tone`: is a judgement good or bad, under negation and contrast?
 - `grammar`: is a sentence acceptable?
 
-The training set is drawn from one half of the vocabulary, validation and test from the other. Both
-labels are drawn equally often from the same patterns, so that a classifier that only sees which
-words there are cannot do better than guess."""
+Training, validation and test set each have content words of their own. Both labels are drawn
+equally often from the same patterns, so that a classifier that only sees which words there are
+cannot do better than guess."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def _have_fractions(values: list[Any]) -> bool:
     """Whether all are numbers and some are not whole."""
     try:
         numbers = [math.nan if isinstance(value, bool) else float(value) for value in values]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return all(map(math.isfinite, numbers)) and not all(x.is_integer() for x in numbers)
 

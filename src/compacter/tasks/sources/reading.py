@@ -107,7 +107,7 @@ def number(where: str, value: Any) -> float:
     """A finite number, written as one or as text."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
         raise TaskError(f"{where}: the label is {show(value)}; expected a number")
