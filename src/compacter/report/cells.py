@@ -23,6 +23,8 @@ class Cell:
     value: float | str | None = None
     deviation: float | None = None
     paper: float | None = None
+    paper_text: str = ""
+    """The paper's figure as it is written, where that is not as precise as ours."""
     below: str = ""
     """A second line, where there is no figure of the paper."""
     marks: str = ""
@@ -31,11 +33,12 @@ class Cell:
 
     @property
     def second(self) -> str:
-        """The second line: the paper's figure, as precise as ours."""
+        """The second line: the paper's figure."""
         if self.paper is None:
             return self.below
         digits = min(3, len(self.text.partition(".")[2])) if self.text != MISSING else 2
-        return f"paper {self.paper:.{digits}f}".replace("-", MINUS)
+        text = self.paper_text or f"{self.paper:.{digits}f}"
+        return f"paper {text}".replace("-", MINUS)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,10 @@ def score_text(value: float) -> str:
 
 def percent(value: float) -> str:
     return f"{value:.3g}" if value else "0"
+
+
+def amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def signed(value: float, digits: int = 2) -> str:

@@ -53,6 +53,12 @@ class Run:
         mean = math.fsum(values) / len(values) if values else math.nan
         return mean if math.isfinite(mean) else -math.inf
 
+    @property
+    def memory_per_row(self) -> float:
+        """Peak memory for each row of a batch, in MB: batches may be of different sizes."""
+        rows: int = self.result.recipe["batch_size"]
+        return self.result.peak_memory_bytes / rows / 1e6
+
     def setting(self, key: str) -> Any:
         """A key of the recipe; lists as tuples, so that settings can be compared and hashed."""
         value = self.result.recipe.get(key)

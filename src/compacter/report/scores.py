@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compacter.methods import METHODS
-from compacter.paper import papers_model, printed_scores, score_columns
+from compacter.paper import score_columns
 from compacter.report.cells import (
     BEST_OF,
     DIFFERS,
@@ -23,6 +22,7 @@ from compacter.report.cells import (
     signed,
     with_best,
 )
+from compacter.report.papers import paper_row
 from compacter.report.runs import METRICS, Run, known_task, method_title, task_order, task_title
 from compacter.report.selection import Choice, Setting, best_seed
 from compacter.report.statistics import (
@@ -87,7 +87,7 @@ class Scored:
 
     @property
     def memory(self) -> float:
-        return mean([r.result.peak_memory_bytes for runs in self.runs.values() for r in runs])
+        return mean([run.memory_per_row for runs in self.runs.values() for run in runs])
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -183,12 +183,16 @@ def _score_row(
     share = printed["trained_percent"] if printed else None
     cells = [
         Cell(row.label, row.label, note=_chosen_note(row.choice)),
-        Cell(percent(row.percent), row.percent, paper=share),
+        Cell(percent(row.percent), row.percent, paper=share, paper_text=_share_text(share)),
     ]
     cells += [_score_cell(row, task, metric, theirs) for task, metric in wanted]
     if len(wanted) > 1:
         cells.append(_average_cell(row, wanted, theirs, printed))
     return tuple(cells)
+
+
+def _share_text(share: float | None) -> str:
+    return "" if share is None else percent(share)
 
 
 def _score_cell(row: Scored, task: str, metric: str, theirs: Mapping[str, Sequence[float]]) -> Cell:
@@ -226,7 +230,7 @@ def _average_cell(
     tasks = list(dict.fromkeys(task for task, _ in wanted))
     paper = None
     if printed and all(task in theirs for task in tasks):
-        whole = set(tasks) == set(theirs)
+        whole = "avg" in printed["scores"] and set(tasks) == set(theirs)
         paper = printed["scores"]["avg"] if whole else average({t: theirs[t] for t in tasks})
     found = row.average(wanted)
     if found is None:
@@ -239,25 +243,6 @@ def _average_cell(
     marks = DIFFERS if comparison and comparison.significant else ""
     value, deviation = found
     return Cell(score_text(value), value, deviation, paper=paper, marks=marks, note=note)
-
-
-def paper_row(setting: Setting, choice: Choice) -> dict[str, Any] | None:
-    """The paper's row for this method, where model, task and training rows are the paper's."""
-    if setting.size is not None or choice.method not in METHODS:
-        return None
-    variant = dict(choice.variant)
-    n = variant.get("n", choice.chosen.get("n"))
-    preferred = METHODS[choice.method].n_preference
-    if n is None and preferred:
-        n = preferred[0 if papers_model(setting.model) == "t5-base" else -1]
-    return printed_scores(
-        setting.model,
-        setting.benchmark,
-        setting.tuned,
-        choice.method,
-        n=n,
-        intrinsic_dim=variant.get("intrinsic_dim"),
-    )
 
 
 def _chosen_note(choice: Choice) -> str:

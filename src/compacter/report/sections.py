@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compacter.paper import papers_model, tables
-from compacter.report.cells import BEST_OF, DIFFERS, DIVERGED, Table, percent, score_text
+from compacter.report.cells import BEST_OF, DIFFERS, DIVERGED, Table, amount, percent, score_text
 from compacter.report.figures import Bubble, Figure, Line, Point, bubbles, lines
+from compacter.report.papers import paper_row
 from compacter.report.runs import BENCHMARKS, Run, method_title, task_order, task_title
 from compacter.report.scores import (
     Scored,
     columns_of,
-    paper_row,
     score_table,
     scored,
     significance_table,
@@ -210,19 +210,23 @@ def _figure1(name: str, setting: Setting, rows: Sequence[Scored]) -> Figure | No
         found = row.average(wanted)
         if found is None or not math.isfinite(found[0]) or row.percent <= 0:
             continue
-        memory = row.memory / 1e6
         words = (
             f"{row.label}: {score_text(found[0])}, {percent(row.percent)}% trained, "
-            f"{memory:,.0f} MB"
+            f"{amount(row.memory)} MB per row"
         )
-        label = row.label
-        points.append(Bubble(label, row.choice.method, row.percent, found[0], memory, words))
+        method = row.choice.method
+        points.append(Bubble(row.label, method, row.percent, found[0], row.memory, words))
     if len(points) < 2:
         return None
-    caption = "Score against trained parameters on a log axis; the area of a bubble is the memory."
+    caption = (
+        "Score against trained parameters on a log axis; the area of a bubble is the peak memory "
+        "divided by the rows of a batch."
+    )
     theirs = _papers_bubbles(setting, rows, wanted, max(point.size for point in points))
     if theirs:
-        caption += " Rings: the paper's scores, with the memory of its Table 3 to the same scale."
+        caption += (
+            " Rings: the paper's scores, with the memory of its Table 3 to a scale of its own."
+        )
     return bubbles(f"{name}-figure-1", "Score, parameters and memory", caption, [*points, *theirs])
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from compacter.paper import papers_model, printed_rate, tables
+from compacter.paper import printed_rate
 from compacter.report.cells import (
     DIVERGED,
     MISSING,
     Cell,
     Column,
     Table,
+    amount,
     count_range,
     percent,
     score_text,
@@ -19,6 +20,7 @@ from compacter.report.cells import (
     signed,
     with_best,
 )
+from compacter.report.papers import papers_efficiency
 from compacter.report.runs import FailedRun, Found, Run, task_title
 from compacter.report.scores import Scored
 from compacter.report.selection import Setting
@@ -72,8 +74,9 @@ def chosen_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
 def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
     """Table 3: parameters, time and memory, and the difference to full fine-tuning."""
     full = next((row for row in rows if row.choice.method == "full"), None)
-    tasks = {task for row in rows for task in row.runs}
-    printed = _printed_efficiency(setting, tasks)
+    printed = papers_efficiency(
+        setting, [run for row in rows for p in row.runs.values() for run in p]
+    )
     columns = (
         Column("Method", numeric=False),
         Column("Trained", "parameters"),
@@ -82,7 +85,7 @@ def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Tab
         Column("Time", "s per run"),
         Column("Time", "to full, %"),
         Column("Speed", "rows/s"),
-        Column("Memory", "peak, MB"),
+        Column("Memory", "MB per row"),
         Column("Memory", "to full, %"),
     )
     body = [_efficiency_row(row, full, printed) for row in rows]
@@ -90,7 +93,8 @@ def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Tab
         body = with_best(body, places, highest)
     caption = (
         "Means over the runs that the table of scores shows; time and memory against full "
-        "fine-tuning on the same tasks. Runs that share a machine slow each other down."
+        "fine-tuning on the same tasks. Memory is the peak divided by the rows of a batch. Runs "
+        "that share a machine slow each other down."
     )
     if printed:
         caption += " The paper's differences are for one epoch of MNLI on one GPU."
@@ -113,11 +117,11 @@ def _efficiency_row(
         Cell(f"{trained:,.0f}", trained),
         Cell(percent(row.percent), row.percent),
         Cell(f"{head:,.0f}", head),
-        Cell(f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.1f}", seconds),
+        Cell(amount(seconds), seconds),
         _to_full(row, full, lambda r: r.result.seconds, theirs[0]),
         Cell(f"{speed:,.1f}", speed),
-        Cell(f"{row.memory / 1e6:,.0f}", row.memory / 1e6),
-        _to_full(row, full, lambda r: r.result.peak_memory_bytes, theirs[1]),
+        Cell(amount(row.memory), row.memory),
+        _to_full(row, full, lambda r: r.memory_per_row, theirs[1]),
     )
 
 
@@ -130,21 +134,6 @@ def _to_full(row: Scored, full: Scored | None, measure: Any, paper: float | None
         return Cell(MISSING, paper=paper)
     change = 100 * (ours / theirs - 1)
     return Cell(signed(change, 1), change, paper=paper)
-
-
-def _printed_efficiency(setting: Setting, tasks: set[str]) -> dict[str, tuple[float, float]]:
-    """The paper's differences in time and memory, by method; its memory is against full
-    fine-tuning here, as its time is."""
-    if papers_model(setting.model) != "t5-base" or tasks != {"mnli"} or setting.tuned:
-        return {}
-    rows = {row["method"]: row for row in tables()["efficiency_t5_base_mnli"]}
-    full = rows.pop("full")["memory_mb"]
-    found = {
-        name: (row["time_delta_percent"], 100 * (row["memory_mb"] / full - 1))
-        for name, row in rows.items()
-    }
-    both = found.pop("prompt-tuning")
-    return found | {"prompt-tuning-r": both, "prompt-tuning-t": both}
 
 
 # Runs
