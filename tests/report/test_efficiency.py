@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from reading import contents, rows_of, table_of
 
-from compacter.report.cells import Table
+from compacter.report.cells import DIVERGED, Table
 from made_runs import make_run
 
 
@@ -39,3 +39,43 @@ def test_table_3_is_for_one_epoch_of_all_rows(settings: dict[str, int], tmp_path
     table = make_mnli(tmp_path, **settings)
     assert "Table 3" not in table.title
     assert all(cell.paper is None for row in table.rows for cell in row)
+
+
+def make_timed(folder: Path, method: str, task: str, seconds: float, **changed: Any) -> None:
+    changed |= {"seconds": seconds, "samples_per_second": 1000 / seconds}
+    make_run(folder / f"{method}-{task}", method=method, task=task, changed=changed)
+
+
+def test_time_is_compared_on_the_tasks_that_all_rows_share(tmp_path: Path) -> None:
+    """Compacter++ lacks the long task; that makes it no faster."""
+    for method, task, seconds in (
+        ("full", "rte", 100.0),
+        ("full", "mnli", 900.0),
+        ("adapter", "rte", 80.0),
+        ("adapter", "mnli", 800.0),
+        ("compacter++", "rte", 90.0),
+    ):
+        make_timed(tmp_path, method, task, seconds)
+    table = table_of(contents(tmp_path), "glue-builtin-minilm-efficiency")
+    rows = rows_of(table)
+    assert [row[4].value for row in rows.values()] == [100.0, 80.0, 90.0]
+    assert [row[5].value for row in rows.values()] == pytest.approx([None, -20.0, -10.0])
+    assert [row[4].best for row in rows.values()] == [False, True, False]
+    assert "that all rows share, RTE." in table.caption
+
+
+def test_nothing_is_best_where_no_task_is_shared(tmp_path: Path) -> None:
+    make_timed(tmp_path, "full", "rte", 100.0)
+    make_timed(tmp_path, "adapter", "mnli", 800.0)
+    table = table_of(contents(tmp_path), "glue-builtin-minilm-efficiency")
+    assert not any(cell.best for row in table.rows for cell in row)
+    assert "No task has runs of every row" in table.caption
+
+
+def test_a_run_that_diverged_is_never_the_best(tmp_path: Path) -> None:
+    make_timed(tmp_path, "full", "rte", 100.0)
+    make_timed(tmp_path, "adapter", "rte", 90.0)
+    make_timed(tmp_path, "compacter++", "rte", 10.0, status="diverged")
+    rows = rows_of(table_of(contents(tmp_path), "glue-builtin-minilm-efficiency"))
+    assert [row[4].best for row in rows.values()] == [False, True, False]
+    assert [row[0].marks for row in rows.values()] == ["", "", DIVERGED]

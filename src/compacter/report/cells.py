@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,20 +94,25 @@ def count_range(counts: Sequence[int]) -> str:
 
 
 def with_best(
-    rows: Sequence[tuple[Cell, ...]], places: Iterable[int], highest: bool
+    rows: Sequence[tuple[Cell, ...]],
+    places: Iterable[int],
+    highest: bool,
+    left_out: Collection[int] = (),
 ) -> list[tuple[Cell, ...]]:
-    """The best of each of these columns marked, as its text shows it, where rows differ."""
+    """The best of each of these columns marked, as its text shows it, where rows differ; the rows
+    that are left out are never the best."""
     found = [list(row) for row in rows]
+    judged = [row for number, row in enumerate(found) if number not in left_out]
     for place in places:
         values = {
             float(value): row[place].text
-            for row in found
+            for row in judged
             if isinstance(value := row[place].value, int | float) and math.isfinite(value)
         }
         if len(set(values.values())) < 2:
             continue
         text = values[max(values) if highest else min(values)]
-        for row in found:
+        for row in judged:
             if row[place].text == text:
                 row[place] = replace(row[place], best=True)
     return [tuple(row) for row in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -83,15 +83,20 @@ class Scored:
     def percent(self) -> float:
         """Trained parameters per task, in percent of the model: the mean over tasks, since the
         bottleneck may differ between them."""
-        return mean([run.result.percent for runs in self.runs.values() for run in runs])
+        return self.mean_of(lambda run: run.result.percent)
 
     @property
     def memory(self) -> float:
-        return mean([run.memory_per_row for runs in self.runs.values() for run in runs])
+        return self.mean_of(lambda run: run.memory_per_row)
 
     @property
-    def seconds(self) -> dict[str, float]:
-        return {t: mean([run.result.seconds for run in runs]) for t, runs in self.runs.items()}
+    def diverged(self) -> bool:
+        return any(r.result.status == "diverged" for runs in self.runs.values() for r in runs)
+
+    def mean_of(self, measure: Callable[[Run], float], tasks: Iterable[str] | None = None) -> float:
+        """The mean over tasks, or these tasks, of the mean over seeds."""
+        wanted = self.runs if tasks is None else tasks
+        return mean([mean([measure(run) for run in self.runs[task]]) for task in wanted])
 
 
 def _name(choice: Choice, settings: Mapping[str, Any]) -> str:

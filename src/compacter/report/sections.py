@@ -156,7 +156,7 @@ def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
         parts.append(f"{DIFFERS} differs from full fine-tuning (p < 0.05, paired bootstrap)")
     if best_of:
         parts.append(f"{BEST_OF} the best of several seeds, chosen on validation")
-    if any(r.result.status == "diverged" for row in rows for s in row.runs.values() for r in s):
+    if any(row.diverged for row in rows):
         parts.append(f"{DIVERGED} a run diverged")
     return ". ".join(parts) + "."
 
