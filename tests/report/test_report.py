@@ -19,7 +19,7 @@ from reading import contents, rows_of, table_of
 from compacter.errors import ReportError
 from compacter.paper import tables
 from compacter.report import write_report
-from compacter.report.cells import BEST_OF, DIVERGED
+from compacter.report.cells import BEST_OF, DIVERGED, MINUS
 from compacter.report.content import Content
 from made_runs import make_failed, make_run, make_study
 
@@ -254,6 +254,16 @@ def test_markdown_and_latex_hold_the_same_cells(study: tuple[Path, Content]) -> 
     assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule")
     for link in re.findall(r"\]\((figures/.*?)\)", (folder / "report.md").read_text("utf-8")):
         assert (folder / link).exists()
+
+
+def test_a_blank_stands_before_what_follows_a_number(study: tuple[Path, Content]) -> None:
+    cell = table_of(study[1], "builtin-builtin-minilm-differences").rows[0][1]
+    folder, text = study[0].parent, f"{cell.text} ({cell.below})"
+    assert text in (folder / "report.md").read_text(encoding="utf-8")
+    assert text.replace(MINUS, "$-$") in (folder / "report.tex").read_text(encoding="utf-8")
+    cell = table_of(study[1], "glue-t5-base-scores").rows[1][2]
+    text = f"{cell.text} ± {cell.deviation:.2f} ({cell.second})"
+    assert text in (folder / "report.md").read_text(encoding="utf-8")
 
 
 # Many runs
