@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from compacter.report.runs import Run, read_folder
-from compacter.report.selection import best_seed, choices, settings_of
+from compacter.report.selection import (
+    best_seed,
+    choices,
+    main_parts,
+    narrowed,
+    parts_by_size,
+    settings_of,
+)
 from made_runs import make_run
 
 RATES, NS, BOTTLENECKS, SEEDS = (3e-4, 3e-3, 3e-2), (4, 8), (24, 48), (1, 2)
@@ -116,11 +123,40 @@ def test_other_settings_have_rows_of_their_own(tmp_path: Path) -> None:
     ]
 
 
-def test_runs_are_told_apart_by_model_benchmark_output_layer_and_size(tmp_path: Path) -> None:
+def test_a_rate_is_chosen_once_for_all_numbers_of_rows(tmp_path: Path) -> None:
+    """On 100 rows the high rate is the better one, on 1,000 the low one, by more. The epochs follow
+    from the rows and make no rows of the table."""
+    for size, rate, score in ((100, 1e-3, 60), (100, 1e-1, 62), (1000, 1e-3, 80), (1000, 1e-1, 70)):
+        make_run(
+            tmp_path / f"{size}-{rate}",
+            task="rte",
+            max_train_samples=size,
+            epochs=10_000 // size,
+            learning_rate=rate,
+            test={"accuracy": float(score)},
+        )
+    runs = read_folder(tmp_path).runs
+    (choice,) = choices(runs)
+    assert (choice.variant, choice.chosen["learning_rate"]) == ((), 1e-3)
+    assert list(choice.parts) == [("rte", 100), ("rte", 1000)]
+    assert main_parts(runs) == {("rte", 1000)}
+    assert parts_by_size(runs) == {100: {("rte", 100)}, 1000: {("rte", 1000)}}
+    (small,) = narrowed([choice], {("rte", 100)})
+    assert [run.id for run in small.runs["rte"]] == ["100-0.001"]
+
+
+def test_a_rate_of_the_main_table_goes_before_one_of_few_rows(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path / str(seed), max_train_samples=10, learning_rate=1e-2, seed=seed)
+    make_run(tmp_path / "all", learning_rate=1e-3)
+    assert one_choice(tmp_path) == (1e-3, ["all"])
+
+
+def test_runs_are_told_apart_by_model_benchmark_and_output_layer(tmp_path: Path) -> None:
     make_run(tmp_path / "a", task="rte")
     make_run(tmp_path / "b", task="cola")
     make_run(tmp_path / "c", task="rte", tune_output_layer=True)
-    make_run(tmp_path / "d", task="rte", max_train_samples=100)
+    make_run(tmp_path / "d", task="sst2", max_train_samples=100)
     make_run(tmp_path / "e", task="copa")
     make_run(tmp_path / "f", task="mine", train_file="x.csv", text_columns=("t",))
     make_run(tmp_path / "g", task="rte", model="t5-base")
@@ -129,4 +165,4 @@ def test_runs_are_told_apart_by_model_benchmark_output_layer_and_size(tmp_path: 
     def ids(runs: list[Run]) -> str:
         return "".join(run.id for run in runs)
 
-    assert sorted(map(ids, found.values())) == ["ab", "c", "d", "e", "f", "g"]
+    assert sorted(map(ids, found.values())) == ["abd", "c", "e", "f", "g"]

@@ -51,14 +51,12 @@ class Scored:
     """By task, and for the average by the empty name: against full fine-tuning."""
 
     @property
-    def name(self) -> str:
-        """The method's name, with what tells the row from others of the method."""
-        return _name(self.choice, dict(self.choice.variant))
-
-    @property
     def label(self) -> str:
-        """The same with the n that was chosen."""
-        return _name(self.choice, {"n": self.choice.chosen.get("n")} | dict(self.choice.variant))
+        """The method's name, with the n that was chosen and what tells the row from others of the
+        method."""
+        settings = {"n": self.choice.chosen.get("n")} | dict(self.choice.variant)
+        parts = [f"{key}={show(value)}" for key, value in settings.items() if value is not None]
+        return method_title(self.choice.method) + (f" ({', '.join(parts)})" if parts else "")
 
     def average(self, wanted: Sequence[tuple[str, str]]) -> tuple[float, float | None] | None:
         """The mean over these columns and its deviation over seeds; None if one is missing."""
@@ -97,11 +95,6 @@ class Scored:
         """The mean over tasks, or these tasks, of the mean over seeds."""
         wanted = self.runs if tasks is None else tasks
         return mean([mean([measure(run) for run in self.runs[task]]) for task in wanted])
-
-
-def _name(choice: Choice, settings: Mapping[str, Any]) -> str:
-    parts = [f"{key}={show(value)}" for key, value in settings.items() if value is not None]
-    return method_title(choice.method) + (f" ({', '.join(parts)})" if parts else "")
 
 
 # Scores
@@ -176,8 +169,11 @@ def score_table(
 def _score_column(task: str, metric: str, rows: Sequence[Scored]) -> Column:
     runs = [run for row in rows for run in row.runs.get(task, ())]
     untested = any(not run.result.test for run in runs)
-    below = METRICS.get(metric, metric) + (", validation" if untested else "")
-    return Column(task_title(task), below)
+    (size,) = {run.setting("max_train_samples") for run in runs}
+    parts = [METRICS.get(metric, metric)]
+    parts += [] if size is None else [f"{size:,} rows"]
+    parts += ["validation"] if untested else []
+    return Column(task_title(task), ", ".join(parts))
 
 
 def _score_row(
@@ -310,35 +306,48 @@ def _difference_cell(found: Comparison | None) -> Cell:
 # Low-resource
 
 
+def shared_columns(sizes: Mapping[int, Sequence[Scored]]) -> list[tuple[str, str]]:
+    """The metric columns that every number of training rows has."""
+    first, *others = (columns_of(rows) for rows in sizes.values())
+    return [column for column in first if all(column in other for other in others)]
+
+
 def size_table(sizes: Mapping[int, Sequence[Scored]], name: str) -> Table:
     """Scores by the number of training rows, for each task and for their average."""
     columns = [Column("Method", numeric=False), Column("Task", numeric=False)]
     columns += [Column(f"{size:,}", "rows") for size in sizes]
-    wanted = {size: columns_of(rows) for size, rows in sizes.items()}
-    labels = dict.fromkeys(row.name for rows in sizes.values() for row in rows)
-    tasks = sorted({t for cols in wanted.values() for t, _ in cols}, key=task_order)
+    wanted = list(dict.fromkeys(column for rows in sizes.values() for column in columns_of(rows)))
+    tasks = sorted({task for task, _ in wanted}, key=task_order)
+    shared = shared_columns(sizes)
+    averaged = list(dict.fromkeys(task for task, _ in shared))
+    blocks = [("Average", shared)] if len(averaged) > 1 else []
+    blocks += [(task_title(task), [c for c in wanted if c[0] == task]) for task in tasks]
+    labels = dict.fromkeys(row.label for rows in sizes.values() for row in rows)
     body = []
-    for task in [*([""] if len(tasks) > 1 else []), *tasks]:
-        block = []
-        for text in labels:
-            cells = [_size_cell(rows, text, task, wanted[size]) for size, rows in sizes.items()]
-            what = task_title(task) if task else "Average"
-            block.append((Cell(text, text), Cell(what, what), *cells))
+    for what, block_columns in blocks:
+        block = [
+            (
+                Cell(label, label),
+                Cell(what, what),
+                *(_size_cell(rows, label, block_columns) for rows in sizes.values()),
+            )
+            for label in labels
+        ]
         body += with_best(block, range(2, len(columns)), highest=True)
     caption = (
-        "Mean over seeds and its standard deviation; a task's score is the mean of its metrics, "
-        "the average is over all metrics of all tasks. Best per task and size in bold."
+        "Mean over seeds and its standard deviation; a task's score is the mean of its metrics"
     )
+    if len(averaged) > 1:
+        named = "" if averaged == tasks else f", {', '.join(map(task_title, averaged))}"
+        caption += f", the average is over all metrics of the tasks that every size has{named}"
+    caption += ". Best per task and size in bold."
     return Table(name, "Scores by number of training rows", caption, tuple(columns), tuple(body))
 
 
-def _size_cell(
-    rows: Sequence[Scored], text: str, task: str, wanted: Sequence[tuple[str, str]]
-) -> Cell:
-    row = next((row for row in rows if row.name == text), None)
-    columns = [column for column in wanted if task in ("", column[0])]
-    found = row.average(columns) if row and columns else None
+def _size_cell(rows: Sequence[Scored], label: str, columns: Sequence[tuple[str, str]]) -> Cell:
+    row = next((row for row in rows if row.label == label), None)
+    found = row.average(columns) if row else None
     if row is None or found is None:
         return Cell(MISSING)
-    seeds = {len(runs) for t, runs in row.choice.runs.items() if task in ("", t)}
-    return Cell(score_text(found[0]), *found, note=f"{count_range(sorted(seeds))} seeds")
+    seeds = sorted({len(row.choice.runs[task]) for task, _ in columns})
+    return Cell(score_text(found[0]), *found, note=f"{count_range(seeds)} seeds")
