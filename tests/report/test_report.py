@@ -130,6 +130,23 @@ def test_a_table_by_n_where_there_are_several(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_of_one_method_have_averages_and_markers(tmp_path: Path) -> None:
+    for epochs in (2, 6):
+        make_run(tmp_path / f"cola{epochs}", task="cola", epochs=epochs)
+    make_run(tmp_path / "mrpc", task="mrpc", epochs=3)
+    page, content = write_report(tmp_path)
+    table = table_of(content, "glue-builtin-minilm-scores")
+    assert [row[-1].text for row in table.rows] == ["80.00", "80.00"]
+    assert "epochs=3 in all rows of the method" in table.rows[0][3].note
+    assert "in one way only" in table.caption
+    (section,) = content.sections
+    assert [number for _, _, number in section.legend] == [0, 1]
+    for figure in (section.curves[0].svg, page.read_text(encoding="utf-8").split("legend")[-1]):
+        first, second = figure.split('class="series')[1:3]
+        assert "<circle" in first
+        assert "<polygon" in second
+
+
 def test_diverged_runs_and_scores_of_validation_are_told(tmp_path: Path) -> None:
     reason = "the loss was no number at step 7"
     changed = {"status": "diverged", "test": {}, "warnings": [reason]}

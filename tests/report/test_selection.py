@@ -123,6 +123,28 @@ def test_other_settings_have_rows_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_a_task_that_was_trained_in_one_way_belongs_to_every_row(tmp_path: Path) -> None:
+    for epochs in (2, 6):
+        make_run(tmp_path / f"cola{epochs}", task="cola", epochs=epochs, n=4)
+    make_run(tmp_path / "mrpc", task="mrpc", epochs=3, n=4)
+    runs = read_folder(tmp_path).runs
+    found = choices(runs)
+    assert [(row.variant, row.number) for row in found] == [
+        ((("epochs", 2),), 0),
+        ((("epochs", 6),), 1),
+    ]
+    ids = [[run.id for part in row.runs.values() for run in part] for row in found]
+    assert ids == [["cola2", "mrpc"], ["cola6", "mrpc"]]
+    make_run(tmp_path / "cola8", task="cola", epochs=2, n=8)
+    by_n = choices(read_folder(tmp_path).runs, per_method=("learning_rate",))
+    assert [dict(row.variant) for row in by_n] == [
+        {"n": 4, "epochs": 2},
+        {"n": 4, "epochs": 6},
+        {"n": 8, "epochs": 2},
+    ]
+    assert list(by_n[-1].runs) == ["cola"]  # MRPC has no run with that n
+
+
 def test_a_rate_is_chosen_once_for_all_numbers_of_rows(tmp_path: Path) -> None:
     """On 100 rows the high rate is the better one, on 1,000 the low one, by more. The epochs follow
     from the rows and make no rows of the table."""

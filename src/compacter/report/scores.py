@@ -58,6 +58,15 @@ class Scored:
         parts = [f"{key}={show(value)}" for key, value in settings.items() if value is not None]
         return method_title(self.choice.method) + (f" ({', '.join(parts)})" if parts else "")
 
+    @property
+    def borrowed(self) -> dict[str, dict[str, Any]]:
+        """By task: settings that are not the row's, but the only ones that the task has."""
+        found = {
+            task: {k: runs[0].setting(k) for k, v in self.choice.variant if runs[0].setting(k) != v}
+            for task, runs in self.runs.items()
+        }
+        return {task: settings for task, settings in found.items() if settings}
+
     def average(self, wanted: Sequence[tuple[str, str]]) -> tuple[float, float | None] | None:
         """The mean over these columns and its deviation over seeds; None if one is missing."""
         if not wanted or not all(metric in self.columns.get(task, {}) for task, metric in wanted):
@@ -205,6 +214,8 @@ def _score_cell(row: Scored, task: str, metric: str, theirs: Mapping[str, Sequen
     value, deviation = row.columns[task][metric]
     runs = row.runs[task]
     notes = [_seeds_note(row, task)]
+    for key, value in row.borrowed.get(task, {}).items():
+        notes.append(f"{key}={show(value)} in all rows of the method")
     bottleneck = runs[0].setting("bottleneck")
     if bottleneck is not None:
         notes.append(f"bottleneck {bottleneck}")

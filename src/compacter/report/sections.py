@@ -62,8 +62,8 @@ class Section:
     """Figure 1 and the low-resource figures."""
     details: tuple[Table, ...]
     curves: tuple[Figure, ...]
-    legend: tuple[tuple[str, str], ...]
-    """The curves' lines: method and label."""
+    legend: tuple[tuple[str, str, int], ...]
+    """The curves' lines: method, label and the marker of points."""
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -130,7 +130,7 @@ def _section(
         tuple(figure for figure in figures if figure),
         tuple(details),
         tuple(_curves(name, rows)),
-        tuple((row.choice.method, row.label) for row in rows),
+        tuple((row.choice.method, row.label, row.choice.number) for row in rows),
     )
 
 
@@ -153,6 +153,8 @@ def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
         parts[0] += ", mean over seeds and standard deviation"
     if len(columns_of(rows)) > 1:
         parts.append("The average is over all columns")
+    if any(row.borrowed for row in rows):
+        parts.append("A task that was trained in one way only stands in every row of its method")
     parts.append("Best in bold")
     if any(paper_row(setting, row.choice) for row in rows):
         parts.append("Small, below: the paper's figures")
@@ -220,8 +222,17 @@ def _figure1(name: str, setting: Setting, rows: Sequence[Scored]) -> Figure | No
             f"{row.label}: {score_text(found[0])}, {percent(row.percent)}% trained, "
             f"{amount(row.memory)} MB per row"
         )
-        method = row.choice.method
-        points.append(Bubble(row.label, method, row.percent, found[0], row.memory, words))
+        points.append(
+            Bubble(
+                row.label,
+                row.choice.method,
+                row.percent,
+                found[0],
+                row.memory,
+                words,
+                marker=row.choice.number,
+            )
+        )
     if len(points) < 2:
         return None
     caption = (
@@ -252,7 +263,8 @@ def _papers_bubbles(
         name = method_title(row.choice.method)
         words = f"{name} in the paper: {score_text(score)}, {percent(share)}% trained"
         size = largest * memory[row.choice.method] / most
-        found.append(Bubble(name, row.choice.method, share, score, size, words, paper=True))
+        marker = row.choice.number
+        found.append(Bubble(name, row.choice.method, share, score, size, words, True, marker))
     return found
 
 
@@ -289,7 +301,7 @@ def _size_figures(name: str, by_size: Mapping[int, Sequence[Scored]]) -> list[Fi
 def _size_lines(
     by_size: Mapping[int, Sequence[Scored]], task: str, shared: Sequence[tuple[str, str]]
 ) -> list[Line]:
-    points: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    points: dict[tuple[str, str, int], list[Point]] = defaultdict(list)
     for size, rows in by_size.items():
         columns = [c for c in columns_of(rows) if c[0] == task] if task else shared
         for row in rows:
@@ -299,8 +311,8 @@ def _size_lines(
             spread = "" if found[1] is None else f" ± {found[1]:.2f}"
             words = f"{row.label}, {size:,} rows: {score_text(found[0])}{spread}"
             point = Point(size, found[0], words, found[1] or 0.0)
-            points[row.choice.method, row.label].append(point)
-    return [Line(label, method, tuple(p)) for (method, label), p in points.items()]
+            points[row.label, row.choice.method, row.choice.number].append(point)
+    return [Line(label, method, tuple(p), number) for (label, method, number), p in points.items()]
 
 
 def _curves(name: str, rows: Sequence[Scored]) -> list[Figure]:
@@ -347,7 +359,7 @@ def _curve(row: Scored, task: str) -> Line | None:
     )
     best = max(values, key=values.__getitem__)
     words = f"{row.label}: {len(shared)} checkpoints, best {score_text(values[best])} at {best:,}"
-    return Line(row.label, row.choice.method, points, words)
+    return Line(row.label, row.choice.method, points, row.choice.number, words)
 
 
 def thinned(items: Sequence[int], most: int) -> list[int]:

@@ -35,6 +35,8 @@ class Setting:
 
 Part = tuple[str, int | None]
 """A task, and on how many of its rows it was trained; None: on all."""
+Variant = tuple[tuple[str, Any], ...]
+"""Names and values of settings."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,10 @@ class Choice:
     """A row of a table: a method with what was chosen for it."""
 
     method: str
-    variant: tuple[tuple[str, Any], ...]
+    variant: Variant
     """Settings that tell this row from others of the same method."""
+    number: int
+    """Its place among the rows of the method, from 0."""
     chosen: Mapping[str, Any]
     """One per method: the learning rate and n."""
     parts: Mapping[Part, Sequence[Run]]
@@ -107,17 +111,37 @@ def choices(runs: Sequence[Run], per_method: Sequence[str] = PER_METHOD) -> list
     found = []
     by_method = _grouped(runs, lambda run: run.method)
     for method in sorted(by_method, key=method_order):
-        keys = (*shown, *_varying(by_method[method]))
-        variants = _grouped(by_method[method], lambda run, keys=keys: _values(run, keys))
-        for values in sorted(variants, key=_order):
-            variant = tuple(zip(keys, values, strict=True))
-            found.append(_choose(method, variant, variants[values], per_method, main))
+        variants = _variants(by_method[method], shown)
+        for number, variant in enumerate(sorted(variants, key=_variant_order)):
+            of_variant = variants[variant]
+            found.append(_choose(method, variant, number, of_variant, per_method, main))
     return found
+
+
+def _variants(runs: list[Run], shown: Sequence[str]) -> dict[Variant, list[Run]]:
+    """The runs by what tells rows of a method apart. A task that was trained in one way only
+    belongs to every row: without it none would have an average."""
+    keys = _varying(runs)
+    by_part = [_grouped(part, lambda run: _values(run, keys)) for part in _by_part(runs)]
+    several = {values for part in by_part if len(part) > 1 for values in part} or {()}
+    found: dict[Variant, list[Run]] = defaultdict(list)
+    for part in by_part:
+        only = next(iter(part.values())) if len(part) == 1 else []
+        for values in several:
+            for run in part.get(values, only):
+                names = (*shown, *keys)
+                found[tuple(zip(names, (*_values(run, shown), *values), strict=True))].append(run)
+    return dict(found)
+
+
+def _variant_order(variant: Variant) -> tuple[Any, ...]:
+    return _order(tuple(value for _, value in variant))
 
 
 def _choose(
     method: str,
-    variant: tuple[tuple[str, Any], ...],
+    variant: Variant,
+    number: int,
     runs: list[Run],
     per_method: Sequence[str],
     main: Collection[Part],
@@ -136,9 +160,8 @@ def _choose(
         if best is None or rank > best[0]:
             best = (rank, values, kept)
     assert best is not None
-    return Choice(
-        method, variant, dict(zip(per_method, best[1], strict=True)), best[2], len(candidates)
-    )
+    chosen = dict(zip(per_method, best[1], strict=True))
+    return Choice(method, variant, number, chosen, best[2], len(candidates))
 
 
 def _part_order(part: Part) -> tuple[Any, ...]:
@@ -168,7 +191,7 @@ def best_seed(runs: Sequence[Run]) -> Run:
 def _varying(runs: list[Run]) -> tuple[str, ...]:
     """The settings that take several values on the same rows of one task; not those that follow
     from others, as the warm-up follows from the epochs."""
-    by_part = list(_grouped(runs, part_of).values())
+    by_part = _by_part(runs)
     keys = [
         key
         for key in VARYING
@@ -182,6 +205,10 @@ def _varying(runs: list[Run]) -> tuple[str, ...]:
         ):
             keys = rest
     return tuple(keys)
+
+
+def _by_part(runs: list[Run]) -> list[list[Run]]:
+    return list(_grouped(runs, part_of).values())
 
 
 def _values(run: Run, keys: Sequence[str]) -> tuple[Any, ...]:
