@@ -174,6 +174,34 @@ def test_a_rate_of_the_main_table_goes_before_one_of_few_rows(tmp_path: Path) ->
     assert one_choice(tmp_path) == (1e-3, ["all"])
 
 
+def make_own(folder: Path, name: str, file: str, digest: str, seed: int = 1) -> None:
+    own = {"task": "custom", "train_file": file, "text_columns": ("text",), "seed": seed}
+    make_run(folder / name, changed={"data_fingerprint": digest}, **own)  # type: ignore[arg-type]
+
+
+def test_runs_on_other_data_have_rows_of_their_own(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_own(tmp_path, f"a{seed}", "x/old.csv", f"{seed}a", seed)
+        make_own(tmp_path, f"b{seed}", "x/new.csv", f"{seed}b", seed)
+    found = choices(read_folder(tmp_path).runs)
+    assert [row.variant for row in found] == [(("data", "new.csv"),), (("data", "old.csv"),)]
+    assert [[run.id for run in row.runs["custom"]] for row in found] == [["b1", "b2"], ["a1", "a2"]]
+
+
+def test_data_of_the_same_name_is_told_apart_by_its_fingerprint(tmp_path: Path) -> None:
+    make_own(tmp_path, "a", "x/rows.csv", "1234567")
+    make_own(tmp_path, "b", "y/rows.csv", "7654321")
+    found = choices(read_folder(tmp_path).runs)
+    assert [dict(row.variant)["data"] for row in found] == ["rows.csv 123456", "rows.csv 765432"]
+
+
+def test_other_seeds_may_draw_other_rows(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_own(tmp_path, f"a{seed}", "rows.csv", f"{seed}", seed)
+    (choice,) = choices(read_folder(tmp_path).runs)
+    assert choice.variant == ()
+
+
 def test_runs_are_told_apart_by_model_benchmark_and_output_layer(tmp_path: Path) -> None:
     make_run(tmp_path / "a", task="rte")
     make_run(tmp_path / "b", task="cola")

@@ -17,8 +17,9 @@ PER_METHOD = ("learning_rate", "n")
 PER_TASK = ("bottleneck",)
 
 _PLACE = ("model", "method", "tune_output_layer", "max_train_samples", "seed")
-VARYING = tuple(
-    key for key in Recipe.model_fields if key not in (*_PLACE, *PER_METHOD, *PER_TASK, *DATA_KEYS)
+VARYING = (
+    "data",
+    *(k for k in Recipe.model_fields if k not in (*_PLACE, *PER_METHOD, *PER_TASK, *DATA_KEYS)),
 )
 """Settings that the paper does not choose between. Where they differ, each value has its row."""
 
