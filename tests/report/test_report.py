@@ -17,6 +17,7 @@ import pytest
 from reading import contents, rows_of, table_of
 
 from compacter.errors import ReportError
+from compacter.experiments.store import Planned, Store
 from compacter.paper import tables
 from compacter.report import write_report
 from compacter.report.cells import BEST_OF, DIVERGED, MINUS
@@ -224,6 +225,37 @@ def test_a_run_that_succeeded_after_a_failure_is_finished(tmp_path: Path) -> Non
     (tmp_path / "b" / "recipe.yaml").write_text("method: full\n", encoding="utf-8")
     content = contents(tmp_path)
     assert content.facts[:2] == ("1 finished run", "1 not finished")
+
+
+def make_plan(folder: Path, *runs: str) -> None:
+    plan = [Planned(run, run, {}, {}, "0", run) for run in runs]
+    Store.create(folder).write({"axes": {}}, plan)
+
+
+def test_a_sweep_that_is_not_finished_says_so(tmp_path: Path) -> None:
+    make_plan(tmp_path / "sweep", "a", "b", "c")
+    make_run(tmp_path / "sweep" / "runs" / "a")
+    for folder in (tmp_path, tmp_path / "sweep"):  # one sweep, or a folder with sweeps
+        page, content = write_report(folder, tmp_path / "report")
+        assert content.facts[0] == "1 of 3 planned runs are finished"
+        assert "finished run" not in content.facts[1]
+        for name in ("report.html", "report.md"):
+            text = page.with_name(name).read_text(encoding="utf-8")
+            assert "of 3 planned runs 2 are not finished" in text
+    make_run(tmp_path / "other")
+    assert "2 finished runs" in contents(tmp_path).facts
+    for run in ("b", "c"):
+        make_run(tmp_path / "sweep" / "runs" / run)
+    content = contents(tmp_path / "sweep")
+    assert (content.facts[0], content.warning) == ("3 finished runs", "")
+
+
+def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
+    make_plan(tmp_path, "a")
+    make_run(tmp_path / "runs" / "a")
+    (tmp_path / "plan.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ReportError, match=r"plan\.json' is not the plan of a sweep: .+; mend"):
+        write_report(tmp_path)
 
 
 def test_the_data_of_the_page_holds_every_recipe(study: tuple[Path, Content]) -> None:

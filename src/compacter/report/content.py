@@ -22,6 +22,8 @@ FIRST = ("method", "task", "model", "seed", "learning_rate", "n", "bottleneck")
 class Content:
     title: str
     facts: tuple[str, ...]
+    warning: str
+    """What the reader must know before all else, or nothing."""
     sections: tuple[Section, ...]
     runs: tuple[Run, ...]
     all_runs: Table | None
@@ -61,6 +63,7 @@ def make_content(
     return Content(
         title=title or f"Runs in {found.folder.resolve().name or found.folder}",
         facts=tuple(_facts(found)),
+        warning=_warning(found),
         sections=tuple(sections(runs, bootstrap, best_of_seeds)),
         runs=runs,
         all_runs=runs_table(runs, varying) if runs else None,
@@ -78,7 +81,10 @@ def _hashable(value: Any) -> Any:
 
 def _facts(found: Found) -> list[str]:
     runs = found.runs
-    facts = [_count(len(runs), "finished run")]
+    done = found.planned - found.missing
+    facts = [f"{done:,} of {found.planned:,} planned runs are finished"] if found.missing else []
+    if done != len(runs) or not found.missing:
+        facts.append(_count(len(runs), "finished run"))
     if found.diverged:
         facts.append(f"{len(found.diverged)} of them diverged")
     if found.failed:
@@ -92,6 +98,15 @@ def _facts(found: Found) -> list[str]:
         hours = sum(run.result.seconds for run in runs) / 3600
         facts.append(f"{hours:,.1f} hours of training")
     return [*facts, f"compacter {compacter.__version__}"]
+
+
+def _warning(found: Found) -> str:
+    if not found.missing:
+        return ""
+    return (
+        f"This is not the whole sweep: of {_count(found.planned, 'planned run')} "
+        f"{found.missing:,} are not finished. Scores, averages and what is best may change."
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from compacter.errors import ReportError
-from compacter.experiments.store import FAILED_NAME, SWEEP_NAME
+from compacter.errors import ExperimentError, ReportError
+from compacter.experiments.store import FAILED_NAME, PLAN_NAME, SWEEP_NAME, Store
 from compacter.methods import METHODS
 from compacter.tasks import BUILTIN_TASKS, TASKS, Task
 from compacter.training.result import PREDICTIONS_NAME, RESULT_NAME, Result
@@ -93,6 +93,10 @@ class Found:
     unfinished: int
     sweep: str | None
     """The text of the sweep's file."""
+    planned: int
+    """Runs in the plans of sweeps."""
+    missing: int
+    """Those of them that have no result."""
 
     @property
     def diverged(self) -> tuple[Run, ...]:
@@ -108,9 +112,12 @@ def read_folder(folder: Path) -> Found:
     runs: list[Run] = []
     failed: list[FailedRun] = []
     unfinished = 0
+    planned: set[Path] = set()
     for path, folders, names in os.walk(folder):
         folders.sort()
         where = Path(path)
+        if SWEEP_NAME in names and PLAN_NAME in names:
+            planned |= _planned(Store(where))
         if RESULT_NAME in names:
             runs.append(Run(_id(where, folder), where, _read_result(where / RESULT_NAME)))
         elif FAILED_NAME in names:
@@ -125,7 +132,22 @@ def read_folder(folder: Path) -> Found:
             f"{str(folder)!r} holds no finished run; expected folders with a {RESULT_NAME}, as "
             "'compacter train --output' leaves them"
         )
-    return Found(folder, _with_data(runs), tuple(failed), unfinished, _text(folder / SWEEP_NAME))
+    return Found(
+        folder,
+        _with_data(runs),
+        tuple(failed),
+        unfinished,
+        _text(folder / SWEEP_NAME),
+        len(planned),
+        len(planned - {run.folder.absolute() for run in runs}),
+    )
+
+
+def _planned(store: Store) -> set[Path]:
+    try:
+        return {store.run_folder(run.id) for run in store.plan()}
+    except ExperimentError as error:
+        raise ReportError(f"{error}; mend or remove it") from None
 
 
 def _with_data(runs: Sequence[Run]) -> tuple[Run, ...]:

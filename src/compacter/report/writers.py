@@ -20,6 +20,7 @@ MOST_ROWS = 200
 
 def markdown(content: Content) -> str:
     parts = [f"# {_md(content.title)}", _md(" · ".join(content.facts))]
+    parts += [_md(content.warning)] if content.warning else []
     for section in content.sections:
         parts += [f"## {_md(section.title)}", _md(section.summary)]
         parts += [_md_table(table) for table in section.scores]
