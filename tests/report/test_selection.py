@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compacter.report.runs import Run, read_folder
+from compacter.report.content import make_content
+from compacter.report.runs import Found, Run, read_folder
 from compacter.report.selection import (
     best_seed,
     choices,
@@ -17,6 +20,7 @@ from compacter.report.selection import (
     parts_by_size,
     settings_of,
 )
+from compacter.training.result import Result
 from made_runs import make_run
 
 RATES, NS, BOTTLENECKS, SEEDS = (3e-4, 3e-3, 3e-2), (4, 8), (24, 48), (1, 2)
@@ -172,6 +176,36 @@ def test_a_rate_of_the_main_table_goes_before_one_of_few_rows(tmp_path: Path) ->
         make_run(tmp_path / str(seed), max_train_samples=10, learning_rate=1e-2, seed=seed)
     make_run(tmp_path / "all", learning_rate=1e-3)
     assert one_choice(tmp_path) == (1e-3, ["all"])
+
+
+@dataclass(frozen=True)
+class Told(Result):
+    """A result that tells the settings that its method took."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def test_what_the_recipe_left_open_is_what_the_method_took(tmp_path: Path) -> None:
+    """n left open and n given are one choice; the width of the model's own is shown."""
+    for seed, n in ((1, None), (2, 4)):
+        make_run(tmp_path / str(seed), seed=seed, n=n)
+    taken = {"settings": {"n": 4, "bottleneck": 24}}
+    runs = [
+        replace(run, result=Told(**(asdict(run.result) | taken)))
+        for run in read_folder(tmp_path).runs
+    ]
+    (choice,) = choices(runs)
+    assert choice.chosen == {"learning_rate": 3e-3, "n": 4}
+    assert choice.candidates == 1
+    assert len(choice.runs["builtin/roles"]) == 2
+    found = Found(tmp_path, tuple(runs), (), 0, None, 0, 0)
+    content = make_content(found)
+    (row,) = next(table for table in content.tables if table.name.endswith("settings")).rows
+    assert [cell.text for cell in row[:4]] == ["Compacter++ (n=4)", "0.003", "4", "24"]
+    assert content.all_runs is not None
+    column = [column.title for column in content.all_runs.columns].index("n")
+    assert [row[column].text for row in content.all_runs.rows] == ["4", "4"]
+    assert "n" not in content.common  # the recipes differ
 
 
 def make_own(folder: Path, name: str, file: str, digest: str, seed: int = 1) -> None:

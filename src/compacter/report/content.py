@@ -28,7 +28,7 @@ class Content:
     runs: tuple[Run, ...]
     all_runs: Table | None
     varying: tuple[str, ...]
-    """Keys of the recipe in which runs differ."""
+    """Keys of the recipe in which runs differ, or what the method took for them."""
     common: dict[str, Any]
     """What all recipes have in common."""
     failures: Table | None
@@ -58,6 +58,7 @@ def make_content(
         key
         for key in sorted(Recipe.model_fields, key=lambda k: FIRST.index(k) if k in FIRST else 99)
         if len({_hashable(run.setting(key)) for run in runs}) > 1
+        or len({_hashable(run.result.recipe.get(key)) for run in runs}) > 1
     )
     first = runs[0].result.recipe if runs else {}
     return Content(

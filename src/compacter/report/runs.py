@@ -65,9 +65,11 @@ class Run:
         return self.result.peak_memory_bytes / rows / 1e6
 
     def setting(self, key: str) -> Any:
-        """A key of the recipe, or `data`; lists as tuples, so that settings can be compared and
-        hashed."""
+        """A key of the recipe, or what the method took where the recipe left it open; or `data`.
+        Lists are tuples, so that settings can be compared and hashed."""
         value = self.data if key == "data" else self.result.recipe.get(key)
+        if value is None:
+            value = getattr(self.result, "settings", {}).get(key)
         return tuple(value) if isinstance(value, list) else value
 
 
