@@ -116,10 +116,11 @@ def _count(number: int, what: str) -> str:
 
 NOTES = """
 Learning rate and n are one per method: the pair with the best validation score in the mean over
-tasks. The bottleneck is one per task, the checkpoint one per run. A choice for which runs are
-missing gives way to one with more runs. The test rows choose nothing.
+tasks and numbers of training rows. The bottleneck is one per task, the checkpoint one per run. A
+choice for which runs are missing gives way to one with more runs. The test rows choose nothing.
 
-Settings between which the paper does not choose have rows of their own where they differ.
+Settings between which the paper does not choose, and data, have rows of their own where they
+differ. A task that was trained in one way only stands in every row of its method.
 
 {seeds}
 
@@ -129,8 +130,9 @@ given where no column is missing.
 Differences to full fine-tuning: a paired bootstrap with {resamples:,} resamplings of the test rows,
 two-sided. It tells how sure a difference is on other test rows, not with other seeds.
 
-The paper's figures stand where model and task are the paper's; our other settings may differ from
-it, as the recipes say.
+The paper's figures stand beside runs on its models and tasks with its n, rank, intrinsic
+dimension, prompt length, dropped layers and epochs, on all training rows and not quantised. Other
+settings may differ from the paper's, as the recipes say.
 """
 
 

@@ -69,8 +69,9 @@ MARKERS: tuple[tuple[Place, ...], ...] = (
     ((-0.89, -0.89), (0.89, -0.89), (0.89, 0.89), (-0.89, 0.89)),
     ((0, -1.35), (1.17, 0.67), (-1.17, 0.67)),
     ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
+    ((0, 1.35), (1.17, -0.67), (-1.17, -0.67)),
 )
-"""A circle, a square, a triangle and a diamond of about the same area, for a circle of radius 1."""
+"""The corners of shapes with about the area of a circle of radius 1; the first is the circle."""
 
 
 def marker(number: int, x: float, y: float, radius: float) -> tuple[str, dict[str, str]]:
@@ -334,4 +335,4 @@ def _line(drawing: _Drawing, line: Line, x: Axis, y: Axis, reachable: bool) -> N
             dot.set("tabindex", "0")
             dot.set("role", "img")
         drawing.add("title", dot).text = point.words
-        drawing.mark(dot, line.marker, x(point.x), y(point.y), 3)
+        drawing.mark(dot, line.marker, x(point.x), y(point.y), 4.5 if line.marker else 3)

@@ -214,8 +214,8 @@ def _score_cell(row: Scored, task: str, metric: str, theirs: Mapping[str, Sequen
     value, deviation = row.columns[task][metric]
     runs = row.runs[task]
     notes = [_seeds_note(row, task)]
-    for key, value in row.borrowed.get(task, {}).items():
-        notes.append(f"{key}={show(value)} in all rows of the method")
+    borrowed = row.borrowed.get(task, {})
+    notes += [f"{key}={show(given)} in all rows of the method" for key, given in borrowed.items()]
     bottleneck = runs[0].setting("bottleneck")
     if bottleneck is not None:
         notes.append(f"bottleneck {bottleneck}")
