@@ -12,6 +12,7 @@ from typing import Any
 
 from compacter.paper import score_columns, tables
 from compacter.tasks import BUILTIN_TASKS, TASKS
+from compacter.training.defaults import defaults_for
 from compacter.training.recipe import Recipe
 
 SHARES = {"full": 100.0, "adapter": 0.83, "compacter": 0.073, "compacter++": 0.047}
@@ -32,12 +33,14 @@ def make_run(
     changed: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """A finished run. `settings` are keys of its recipe, `changed` are keys of its result."""
+    """A finished run, of a task of the paper with the paper's epochs. `settings` are keys of its
+    recipe, `changed` are keys of its result."""
     known = TASKS.get(task) or BUILTIN_TASKS.get(task)
     metrics = known.metrics if known else ("accuracy", "f1")
     test = test if test is not None else dict.fromkeys(metrics, 80.0)
     validation = validation if validation is not None else test
-    recipe = {"epochs": 3, "learning_rate": 3e-3, "batch_size": 32} | settings
+    epochs = defaults_for(TASKS[task], method, "t5-base", rows=0).epochs if task in TASKS else 3
+    recipe = {"epochs": epochs, "learning_rate": 3e-3, "batch_size": 32} | settings
     recipe = Recipe.make(recipe | {"model": model, "method": method, "seed": seed})
     score = sum((test or validation).values()) / len(test or validation)
     result = {

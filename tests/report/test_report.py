@@ -12,14 +12,15 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
+from reading import contents, rows_of, table_of
 
 from compacter.errors import ReportError
+from compacter.experiments.store import Planned, Store
 from compacter.paper import tables
 from compacter.report import write_report
-from compacter.report.cells import BEST_OF, DIVERGED, Table
+from compacter.report.cells import BEST_OF, DIVERGED, MINUS
 from compacter.report.content import Content
 from made_runs import make_failed, make_run, make_study
 
@@ -27,19 +28,6 @@ from made_runs import make_failed, make_run, make_study
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Content]:
     return write_report(make_study(tmp_path_factory.mktemp("study")))
-
-
-def table_of(content: Content, name: str) -> Table:
-    (found,) = (table for table in content.tables if table.name == name)
-    return found
-
-
-def rows_of(table: Table) -> dict[str, list[Any]]:
-    return {row[0].text: list(row) for row in table.rows}
-
-
-def contents(folder: Path, **options: Any) -> Content:
-    return write_report(folder, **options)[1]
 
 
 # Numbers
@@ -96,18 +84,6 @@ def test_the_best_is_bold_and_a_missing_task_gives_no_average(tmp_path: Path) ->
     assert "RTE missing" in adapter[-1].note
 
 
-def test_efficiency_is_against_full_fine_tuning(tmp_path: Path) -> None:
-    for method, seconds, memory in (("full", 200.0, 8e8), ("compacter++", 150.0, 6e8)):
-        changed = {"seconds": seconds, "peak_memory_bytes": int(memory)}
-        make_run(tmp_path / method, task="mnli", model="t5-base", method=method, changed=changed)
-    table = table_of(contents(tmp_path), "glue-t5-base-efficiency")
-    assert "Table 3" in table.title
-    row = rows_of(table)["Compacter++"]
-    assert [cell.value for cell in row[4:]] == [150.0, -25.0, 12.0, 600.0, -25.0]
-    assert row[5].paper == -26.51
-    assert row[8].paper == pytest.approx(-29.5, abs=0.05)  # against full, as the time is
-
-
 def test_differences_to_full_are_marked(study: tuple[Path, Content]) -> None:
     rows = rows_of(table_of(study[1], "builtin-builtin-minilm-differences"))
     assert set(rows) == {"Adapter", "Compacter++"}
@@ -153,6 +129,23 @@ def test_a_table_by_n_where_there_are_several(tmp_path: Path) -> None:
     assert [row[0].text for row in table_of(content, "glue-t5-base-scores").rows] == [
         "Compacter (n=8)"
     ]
+
+
+def test_rows_of_one_method_have_averages_and_markers(tmp_path: Path) -> None:
+    for epochs in (2, 6):
+        make_run(tmp_path / f"cola{epochs}", task="cola", epochs=epochs)
+    make_run(tmp_path / "mrpc", task="mrpc", epochs=3)
+    page, content = write_report(tmp_path)
+    table = table_of(content, "glue-builtin-minilm-scores")
+    assert all(cell.text == "80.00" for row in table.rows for cell in row[2:])
+    assert "epochs=3 in all rows of the method" in table.rows[0][3].note
+    assert "in one way only" in table.caption
+    (section,) = content.sections
+    assert [number for _, _, number in section.legend] == [0, 1]
+    for figure in (section.curves[0].svg, page.read_text(encoding="utf-8").split("legend")[-1]):
+        first, second = figure.split('class="series')[1:3]
+        assert "<circle" in first
+        assert "<polygon" in second
 
 
 def test_diverged_runs_and_scores_of_validation_are_told(tmp_path: Path) -> None:
@@ -234,6 +227,37 @@ def test_a_run_that_succeeded_after_a_failure_is_finished(tmp_path: Path) -> Non
     assert content.facts[:2] == ("1 finished run", "1 not finished")
 
 
+def make_plan(folder: Path, *runs: str) -> None:
+    plan = [Planned(run, run, {}, {}, "0", run) for run in runs]
+    Store.create(folder).write({"axes": {}}, plan)
+
+
+def test_a_sweep_that_is_not_finished_says_so(tmp_path: Path) -> None:
+    make_plan(tmp_path / "sweep", "a", "b", "c")
+    make_run(tmp_path / "sweep" / "runs" / "a")
+    for folder in (tmp_path, tmp_path / "sweep"):  # one sweep, or a folder with sweeps
+        page, content = write_report(folder, tmp_path / "report")
+        assert content.facts[0] == "1 of 3 planned runs are finished"
+        assert "finished run" not in content.facts[1]
+        for name in ("report.html", "report.md"):
+            text = page.with_name(name).read_text(encoding="utf-8")
+            assert "of 3 planned runs 2 are not finished" in text
+    make_run(tmp_path / "other")
+    assert "2 finished runs" in contents(tmp_path).facts
+    for run in ("b", "c"):
+        make_run(tmp_path / "sweep" / "runs" / run)
+    content = contents(tmp_path / "sweep")
+    assert (content.facts[0], content.warning) == ("3 finished runs", "")
+
+
+def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
+    make_plan(tmp_path, "a")
+    make_run(tmp_path / "runs" / "a")
+    (tmp_path / "plan.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ReportError, match=r"plan\.json' is not the plan of a sweep: .+; mend"):
+        write_report(tmp_path)
+
+
 def test_the_data_of_the_page_holds_every_recipe(study: tuple[Path, Content]) -> None:
     text = study[0].read_text(encoding="utf-8")
     found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
@@ -251,7 +275,7 @@ def test_figures_say_their_values(study: tuple[Path, Content]) -> None:
     (figure,) = (f for f in study[1].figures if f.name == "builtin-builtin-minilm-figure-1")
     titles = re.findall(r"<title>(.*?)</title>", figure.svg)
     rows = rows_of(table_of(study[1], "builtin-builtin-minilm-scores"))
-    assert f"Compacter++: {rows['Compacter++'][-1].text}, 0.047% trained, 900 MB" in titles
+    assert f"Compacter++: {rows['Compacter++'][-1].text}, 0.047% trained, 28.1 MB per row" in titles
     assert figure.svg.count('tabindex="0"') == 3
     file = study[0].parent / "figures" / f"{figure.name}.svg"
     assert file.read_text(encoding="utf-8").startswith('<svg xmlns="http://www.w3.org/2000/svg"')
@@ -279,6 +303,16 @@ def test_markdown_and_latex_hold_the_same_cells(study: tuple[Path, Content]) -> 
     assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule")
     for link in re.findall(r"\]\((figures/.*?)\)", (folder / "report.md").read_text("utf-8")):
         assert (folder / link).exists()
+
+
+def test_a_blank_stands_before_what_follows_a_number(study: tuple[Path, Content]) -> None:
+    cell = table_of(study[1], "builtin-builtin-minilm-differences").rows[0][1]
+    folder, text = study[0].parent, f"{cell.text} ({cell.below})"
+    assert text in (folder / "report.md").read_text(encoding="utf-8")
+    assert text.replace(MINUS, "$-$") in (folder / "report.tex").read_text(encoding="utf-8")
+    cell = table_of(study[1], "glue-t5-base-scores").rows[1][2]
+    text = f"{cell.text} ± {cell.deviation:.2f} ({cell.second})"
+    assert text in (folder / "report.md").read_text(encoding="utf-8")
 
 
 # Many runs

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from compacter.report.runs import Run, read_folder
-from compacter.report.selection import best_seed, choices, settings_of
+from compacter.report.content import make_content
+from compacter.report.runs import Found, Run, read_folder
+from compacter.report.selection import (
+    best_seed,
+    choices,
+    main_parts,
+    narrowed,
+    parts_by_size,
+    settings_of,
+)
+from compacter.training.result import Result
 from made_runs import make_run
 
 RATES, NS, BOTTLENECKS, SEEDS = (3e-4, 3e-3, 3e-2), (4, 8), (24, 48), (1, 2)
@@ -116,11 +127,120 @@ def test_other_settings_have_rows_of_their_own(tmp_path: Path) -> None:
     ]
 
 
-def test_runs_are_told_apart_by_model_benchmark_output_layer_and_size(tmp_path: Path) -> None:
+def test_a_task_that_was_trained_in_one_way_belongs_to_every_row(tmp_path: Path) -> None:
+    for epochs in (2, 6):
+        make_run(tmp_path / f"cola{epochs}", task="cola", epochs=epochs, n=4)
+    make_run(tmp_path / "mrpc", task="mrpc", epochs=3, n=4)
+    runs = read_folder(tmp_path).runs
+    found = choices(runs)
+    assert [(row.variant, row.number) for row in found] == [
+        ((("epochs", 2),), 0),
+        ((("epochs", 6),), 1),
+    ]
+    ids = [[run.id for part in row.runs.values() for run in part] for row in found]
+    assert ids == [["cola2", "mrpc"], ["cola6", "mrpc"]]
+    make_run(tmp_path / "cola8", task="cola", epochs=2, n=8)
+    by_n = choices(read_folder(tmp_path).runs, per_method=("learning_rate",))
+    assert [dict(row.variant) for row in by_n] == [
+        {"n": 4, "epochs": 2},
+        {"n": 4, "epochs": 6},
+        {"n": 8, "epochs": 2},
+    ]
+    assert list(by_n[-1].runs) == ["cola"]  # MRPC has no run with that n
+
+
+def test_a_rate_is_chosen_once_for_all_numbers_of_rows(tmp_path: Path) -> None:
+    """On 100 rows the high rate is the better one, on 1,000 the low one, by more. The epochs follow
+    from the rows and make no rows of the table."""
+    for size, rate, score in ((100, 1e-3, 60), (100, 1e-1, 62), (1000, 1e-3, 80), (1000, 1e-1, 70)):
+        make_run(
+            tmp_path / f"{size}-{rate}",
+            task="rte",
+            max_train_samples=size,
+            epochs=10_000 // size,
+            learning_rate=rate,
+            test={"accuracy": float(score)},
+        )
+    runs = read_folder(tmp_path).runs
+    (choice,) = choices(runs)
+    assert (choice.variant, choice.chosen["learning_rate"]) == ((), 1e-3)
+    assert list(choice.parts) == [("rte", 100), ("rte", 1000)]
+    assert main_parts(runs) == {("rte", 1000)}
+    assert parts_by_size(runs) == {100: {("rte", 100)}, 1000: {("rte", 1000)}}
+    (small,) = narrowed([choice], {("rte", 100)})
+    assert [run.id for run in small.runs["rte"]] == ["100-0.001"]
+
+
+def test_a_rate_of_the_main_table_goes_before_one_of_few_rows(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_run(tmp_path / str(seed), max_train_samples=10, learning_rate=1e-2, seed=seed)
+    make_run(tmp_path / "all", learning_rate=1e-3)
+    assert one_choice(tmp_path) == (1e-3, ["all"])
+
+
+@dataclass(frozen=True)
+class Told(Result):
+    """A result that tells the settings that its method took."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def test_what_the_recipe_left_open_is_what_the_method_took(tmp_path: Path) -> None:
+    """n left open and n given are one choice; the width of the model's own is shown."""
+    for seed, n in ((1, None), (2, 4)):
+        make_run(tmp_path / str(seed), seed=seed, n=n)
+    taken = {"settings": {"n": 4, "bottleneck": 24}}
+    runs = [
+        replace(run, result=Told(**(asdict(run.result) | taken)))
+        for run in read_folder(tmp_path).runs
+    ]
+    (choice,) = choices(runs)
+    assert choice.chosen == {"learning_rate": 3e-3, "n": 4}
+    assert choice.candidates == 1
+    assert len(choice.runs["builtin/roles"]) == 2
+    found = Found(tmp_path, tuple(runs), (), 0, None, 0, 0)
+    content = make_content(found)
+    (row,) = next(table for table in content.tables if table.name.endswith("settings")).rows
+    assert [cell.text for cell in row[:4]] == ["Compacter++ (n=4)", "0.003", "4", "24"]
+    assert content.all_runs is not None
+    column = [column.title for column in content.all_runs.columns].index("n")
+    assert [row[column].text for row in content.all_runs.rows] == ["4", "4"]
+    assert "n" not in content.common  # the recipes differ
+
+
+def make_own(folder: Path, name: str, file: str, digest: str, seed: int = 1) -> None:
+    own = {"task": "custom", "train_file": file, "text_columns": ("text",), "seed": seed}
+    make_run(folder / name, changed={"data_fingerprint": digest}, **own)  # type: ignore[arg-type]
+
+
+def test_runs_on_other_data_have_rows_of_their_own(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_own(tmp_path, f"a{seed}", "x/old.csv", f"{seed}a", seed)
+        make_own(tmp_path, f"b{seed}", "x/new.csv", f"{seed}b", seed)
+    found = choices(read_folder(tmp_path).runs)
+    assert [row.variant for row in found] == [(("data", "new.csv"),), (("data", "old.csv"),)]
+    assert [[run.id for run in row.runs["custom"]] for row in found] == [["b1", "b2"], ["a1", "a2"]]
+
+
+def test_data_of_the_same_name_is_told_apart_by_its_fingerprint(tmp_path: Path) -> None:
+    make_own(tmp_path, "a", "x/rows.csv", "1234567")
+    make_own(tmp_path, "b", "y/rows.csv", "7654321")
+    found = choices(read_folder(tmp_path).runs)
+    assert [dict(row.variant)["data"] for row in found] == ["rows.csv 123456", "rows.csv 765432"]
+
+
+def test_other_seeds_may_draw_other_rows(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_own(tmp_path, f"a{seed}", "rows.csv", f"{seed}", seed)
+    (choice,) = choices(read_folder(tmp_path).runs)
+    assert choice.variant == ()
+
+
+def test_runs_are_told_apart_by_model_benchmark_and_output_layer(tmp_path: Path) -> None:
     make_run(tmp_path / "a", task="rte")
     make_run(tmp_path / "b", task="cola")
     make_run(tmp_path / "c", task="rte", tune_output_layer=True)
-    make_run(tmp_path / "d", task="rte", max_train_samples=100)
+    make_run(tmp_path / "d", task="sst2", max_train_samples=100)
     make_run(tmp_path / "e", task="copa")
     make_run(tmp_path / "f", task="mine", train_file="x.csv", text_columns=("t",))
     make_run(tmp_path / "g", task="rte", model="t5-base")
@@ -129,4 +249,4 @@ def test_runs_are_told_apart_by_model_benchmark_output_layer_and_size(tmp_path: 
     def ids(runs: list[Run]) -> str:
         return "".join(run.id for run in runs)
 
-    assert sorted(map(ids, found.values())) == ["ab", "c", "d", "e", "f", "g"]
+    assert sorted(map(ids, found.values())) == ["abd", "c", "e", "f", "g"]

@@ -79,6 +79,9 @@ SCORES = {
 """The score tables of a model, a benchmark, and whether the output layer is tuned: the one of all
 methods first."""
 
+INTRINSIC_DIM = 20_000
+"""Of the tables that name none."""
+
 RATES = {
     ("t5-base", "glue", False): "learning_rates_glue_t5_base",
     ("t5-base", "glue", True): "learning_rates_output_layer_tuned",
@@ -95,17 +98,22 @@ def papers_model(model: str) -> str | None:
 
 
 def printed_scores(
-    model: str, benchmark: str, tuned: bool, method: str, **settings: int | None
+    model: str,
+    benchmark: str,
+    tuned: bool,
+    method: str,
+    *,
+    n: int | None = None,
+    intrinsic_dim: int | None = None,
 ) -> dict[str, Any] | None:
-    """The row of scores that the paper prints for a method with these settings (n,
-    intrinsic_dim); where it has no such settings, the method's row in the table of all methods."""
+    """The row of scores that the paper prints for a method with these settings, or None."""
     names = SCORES.get((papers_model(model) or "", benchmark, tuned), ())
-    given = {name: value for name, value in settings.items() if value is not None}
-    rows = [row for name in names for row in tables()[name] if row["method"] == method]
-    for row in rows:
-        if given and all(row.get(name) == value for name, value in given.items()):
+    usual = INTRINSIC_DIM if method == "intrinsic-said" else None
+    for row in (row for name in names for row in tables()[name]):
+        found = (row["method"], row.get("n"), row.get("intrinsic_dim", usual))
+        if found == (method, n, intrinsic_dim):
             return dict(row)
-    return dict(rows[0]) if rows else None
+    return None
 
 
 def printed_rate(model: str, benchmark: str, tuned: bool, method: str) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ class Cell:
     value: float | str | None = None
     deviation: float | None = None
     paper: float | None = None
+    paper_text: str = ""
+    """The paper's figure as it is written, where that is not as precise as ours."""
     below: str = ""
     """A second line, where there is no figure of the paper."""
     marks: str = ""
@@ -31,11 +33,12 @@ class Cell:
 
     @property
     def second(self) -> str:
-        """The second line: the paper's figure, as precise as ours."""
+        """The second line: the paper's figure."""
         if self.paper is None:
             return self.below
         digits = min(3, len(self.text.partition(".")[2])) if self.text != MISSING else 2
-        return f"paper {self.paper:.{digits}f}".replace("-", MINUS)
+        text = self.paper_text or f"{self.paper:.{digits}f}"
+        return f"paper {text}".replace("-", MINUS)
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,10 @@ def percent(value: float) -> str:
     return f"{value:.3g}" if value else "0"
 
 
+def amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
 def signed(value: float, digits: int = 2) -> str:
     text = f"{value:+.{digits}f}".replace("-", MINUS)
     return text[1:] if float(f"{value:.{digits}f}") == 0 else text
@@ -87,20 +94,25 @@ def count_range(counts: Sequence[int]) -> str:
 
 
 def with_best(
-    rows: Sequence[tuple[Cell, ...]], places: Iterable[int], highest: bool
+    rows: Sequence[tuple[Cell, ...]],
+    places: Iterable[int],
+    highest: bool,
+    left_out: Collection[int] = (),
 ) -> list[tuple[Cell, ...]]:
-    """The best of each of these columns marked, as its text shows it, where rows differ."""
+    """The best of each of these columns marked, as its text shows it, where rows differ; the rows
+    that are left out are never the best."""
     found = [list(row) for row in rows]
+    judged = [row for number, row in enumerate(found) if number not in left_out]
     for place in places:
         values = {
             float(value): row[place].text
-            for row in found
+            for row in judged
             if isinstance(value := row[place].value, int | float) and math.isfinite(value)
         }
         if len(set(values.values())) < 2:
             continue
         text = values[max(values) if highest else min(values)]
-        for row in found:
+        for row in judged:
             if row[place].text == text:
                 row[place] = replace(row[place], best=True)
     return [tuple(row) for row in found]

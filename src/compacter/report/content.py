@@ -22,11 +22,13 @@ FIRST = ("method", "task", "model", "seed", "learning_rate", "n", "bottleneck")
 class Content:
     title: str
     facts: tuple[str, ...]
+    warning: str
+    """What the reader must know before all else, or nothing."""
     sections: tuple[Section, ...]
     runs: tuple[Run, ...]
     all_runs: Table | None
     varying: tuple[str, ...]
-    """Keys of the recipe in which runs differ."""
+    """Keys of the recipe in which runs differ, or what the method took for them."""
     common: dict[str, Any]
     """What all recipes have in common."""
     failures: Table | None
@@ -56,11 +58,13 @@ def make_content(
         key
         for key in sorted(Recipe.model_fields, key=lambda k: FIRST.index(k) if k in FIRST else 99)
         if len({_hashable(run.setting(key)) for run in runs}) > 1
+        or len({_hashable(run.result.recipe.get(key)) for run in runs}) > 1
     )
     first = runs[0].result.recipe if runs else {}
     return Content(
         title=title or f"Runs in {found.folder.resolve().name or found.folder}",
         facts=tuple(_facts(found)),
+        warning=_warning(found),
         sections=tuple(sections(runs, bootstrap, best_of_seeds)),
         runs=runs,
         all_runs=runs_table(runs, varying) if runs else None,
@@ -78,7 +82,10 @@ def _hashable(value: Any) -> Any:
 
 def _facts(found: Found) -> list[str]:
     runs = found.runs
-    facts = [_count(len(runs), "finished run")]
+    done = found.planned - found.missing
+    facts = [f"{done:,} of {found.planned:,} planned runs are finished"] if found.missing else []
+    if done != len(runs) or not found.missing:
+        facts.append(_count(len(runs), "finished run"))
     if found.diverged:
         facts.append(f"{len(found.diverged)} of them diverged")
     if found.failed:
@@ -94,16 +101,26 @@ def _facts(found: Found) -> list[str]:
     return [*facts, f"compacter {compacter.__version__}"]
 
 
+def _warning(found: Found) -> str:
+    if not found.missing:
+        return ""
+    return (
+        f"This is not the whole sweep: of {_count(found.planned, 'planned run')} "
+        f"{found.missing:,} are not finished. Scores, averages and what is best may change."
+    )
+
+
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 NOTES = """
 Learning rate and n are one per method: the pair with the best validation score in the mean over
-tasks. The bottleneck is one per task, the checkpoint one per run. A choice for which runs are
-missing gives way to one with more runs. The test rows choose nothing.
+tasks and numbers of training rows. The bottleneck is one per task, the checkpoint one per run. A
+choice for which runs are missing gives way to one with more runs. The test rows choose nothing.
 
-Settings between which the paper does not choose have rows of their own where they differ.
+Settings between which the paper does not choose, and data, have rows of their own where they
+differ. A task that was trained in one way only stands in every row of its method.
 
 {seeds}
 
@@ -113,8 +130,9 @@ given where no column is missing.
 Differences to full fine-tuning: a paired bootstrap with {resamples:,} resamplings of the test rows,
 two-sided. It tells how sure a difference is on other test rows, not with other seeds.
 
-The paper's figures stand where model and task are the paper's; our other settings may differ from
-it, as the recipes say.
+The paper's figures stand beside runs on its models and tasks with its n, rank, intrinsic
+dimension, prompt length, dropped layers and epochs, on all training rows and not quantised. Other
+settings may differ from the paper's, as the recipes say.
 """
 
 

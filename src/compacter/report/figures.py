@@ -14,6 +14,9 @@ GAP = 15.0
 """Least distance between the baselines of two labels."""
 
 
+Place = tuple[float, float]
+
+
 @dataclass(frozen=True)
 class Figure:
     """A drawing with its words."""
@@ -39,6 +42,7 @@ class Bubble:
     size: float
     words: str
     paper: bool = False
+    marker: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,29 @@ class Line:
     label: str
     method: str
     points: tuple[Point, ...]
+    marker: int = 0
+    """The shape of its points tells lines of one method apart."""
     words: str = ""
     """What the line as a whole tells a reader who cannot see it."""
+
+
+MARKERS: tuple[tuple[Place, ...], ...] = (
+    (),
+    ((-0.89, -0.89), (0.89, -0.89), (0.89, 0.89), (-0.89, 0.89)),
+    ((0, -1.35), (1.17, 0.67), (-1.17, 0.67)),
+    ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
+    ((0, 1.35), (1.17, -0.67), (-1.17, -0.67)),
+)
+"""The corners of shapes with about the area of a circle of radius 1; the first is the circle."""
+
+
+def marker(number: int, x: float, y: float, radius: float) -> tuple[str, dict[str, str]]:
+    """A shape as an element and its attributes."""
+    corners = MARKERS[number % len(MARKERS)]
+    if not corners:
+        return "circle", {"cx": f"{x:g}", "cy": f"{y:g}", "r": f"{radius:.1f}"}
+    places = (f"{x + radius * across:.1f},{y + radius * down:.1f}" for across, down in corners)
+    return "polygon", {"points": " ".join(places)}
 
 
 def method_class(method: str) -> str:
@@ -130,6 +155,10 @@ class _Drawing:
 
     def text(self, content: str, x: float, y: float, **attributes: float | str) -> None:
         self.add("text", None, x=x, y=y, **attributes).text = content
+
+    def mark(self, parent: Element, number: int, x: float, y: float, radius: float) -> None:
+        tag, attributes = marker(number, x, y, radius)
+        SubElement(parent, tag, attributes)
 
     def axes(
         self,
@@ -208,15 +237,12 @@ def bubbles(name: str, title: str, caption: str, points: Sequence[Bubble]) -> Fi
             role="img",
         )
         drawing.add("title", group).text = point.words
-        drawing.add("circle", group, cx=across, cy=down, r=round(radius, 1))
+        drawing.mark(group, point.marker, across, down, radius)
     own = [point for point in points if not point.paper]
     for point, (_, (left, base)) in zip(own, labels, strict=True):
         css = f"label {method_class(point.method)}"
         drawing.text(point.label, round(left, 1), round(base, 1), class_=css)
     return Figure(name, title, caption, str(drawing), css="bubbles")
-
-
-Place = tuple[float, float]
 
 
 def _labels(
@@ -309,4 +335,4 @@ def _line(drawing: _Drawing, line: Line, x: Axis, y: Axis, reachable: bool) -> N
             dot.set("tabindex", "0")
             dot.set("role", "img")
         drawing.add("title", dot).text = point.words
-        drawing.add("circle", dot, cx=x(point.x), cy=y(point.y), r=3)
+        drawing.mark(dot, line.marker, x(point.x), y(point.y), 4.5 if line.marker else 3)

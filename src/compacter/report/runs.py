@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from compacter.errors import ReportError
-from compacter.experiments.store import FAILED_NAME, SWEEP_NAME
+from compacter.errors import ExperimentError, ReportError
+from compacter.experiments.store import FAILED_NAME, PLAN_NAME, SWEEP_NAME, Store
 from compacter.methods import METHODS
 from compacter.tasks import BUILTIN_TASKS, TASKS, Task
 from compacter.training.result import PREDICTIONS_NAME, RESULT_NAME, Result
 
 RECIPE_NAME = "recipe.yaml"
+SHORT = 6
+"""Digits of a fingerprint that are shown."""
 OWN = "own"
 """The benchmark of tasks that are none of the package's."""
 
@@ -31,6 +34,8 @@ class Run:
     id: str
     folder: Path
     result: Result
+    data: str | None = None
+    """A name of its data, where runs like this one were trained on other data."""
 
     @property
     def method(self) -> str:
@@ -53,9 +58,18 @@ class Run:
         mean = math.fsum(values) / len(values) if values else math.nan
         return mean if math.isfinite(mean) else -math.inf
 
+    @property
+    def memory_per_row(self) -> float:
+        """Peak memory for each row of a batch, in MB: batches may be of different sizes."""
+        rows: int = self.result.recipe["batch_size"]
+        return self.result.peak_memory_bytes / rows / 1e6
+
     def setting(self, key: str) -> Any:
-        """A key of the recipe; lists as tuples, so that settings can be compared and hashed."""
-        value = self.result.recipe.get(key)
+        """A key of the recipe, or what the method took where the recipe left it open; or `data`.
+        Lists are tuples, so that settings can be compared and hashed."""
+        value = self.data if key == "data" else self.result.recipe.get(key)
+        if value is None:
+            value = getattr(self.result, "settings", {}).get(key)
         return tuple(value) if isinstance(value, list) else value
 
 
@@ -81,6 +95,10 @@ class Found:
     unfinished: int
     sweep: str | None
     """The text of the sweep's file."""
+    planned: int
+    """Runs in the plans of sweeps."""
+    missing: int
+    """Those of them that have no result."""
 
     @property
     def diverged(self) -> tuple[Run, ...]:
@@ -96,9 +114,12 @@ def read_folder(folder: Path) -> Found:
     runs: list[Run] = []
     failed: list[FailedRun] = []
     unfinished = 0
+    planned: set[Path] = set()
     for path, folders, names in os.walk(folder):
         folders.sort()
         where = Path(path)
+        if SWEEP_NAME in names and PLAN_NAME in names:
+            planned |= _planned(Store(where))
         if RESULT_NAME in names:
             runs.append(Run(_id(where, folder), where, _read_result(where / RESULT_NAME)))
         elif FAILED_NAME in names:
@@ -113,7 +134,57 @@ def read_folder(folder: Path) -> Found:
             f"{str(folder)!r} holds no finished run; expected folders with a {RESULT_NAME}, as "
             "'compacter train --output' leaves them"
         )
-    return Found(folder, tuple(runs), tuple(failed), unfinished, _text(folder / SWEEP_NAME))
+    return Found(
+        folder,
+        _with_data(runs),
+        tuple(failed),
+        unfinished,
+        _text(folder / SWEEP_NAME),
+        len(planned),
+        len(planned - {run.folder.absolute() for run in runs}),
+    )
+
+
+def _planned(store: Store) -> set[Path]:
+    try:
+        return {store.run_folder(run.id) for run in store.plan()}
+    except ExperimentError as error:
+        raise ReportError(f"{error}; mend or remove it") from None
+
+
+def _with_data(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs of a method and task with names for their data, if two of them have the same seed
+    and rows, but not the same data."""
+    alike: dict[Any, list[Run]] = defaultdict(list)
+    for run in runs:
+        place = (run.result.model, run.method, run.task, run.setting("tune_output_layer"))
+        alike[place].append(run)
+    named: dict[Run, str] = {}
+    for part in alike.values():
+        if not _tell_apart(part, lambda _: ""):
+            by_name = _tell_apart(part, _data_name)
+            for run in part:
+                digest = "" if by_name else f" {run.result.data_fingerprint[:SHORT]}"
+                named[run] = _data_name(run) + digest
+    return tuple(replace(run, data=named.get(run)) for run in runs)
+
+
+def _tell_apart(runs: Sequence[Run], name: Callable[[Run], str]) -> bool:
+    """Whether runs with the same name, seed and rows have the same data."""
+    found: dict[Any, str] = {}
+    return all(
+        found.setdefault(
+            (name(run), run.result.seed, run.setting("max_train_samples")),
+            run.result.data_fingerprint,
+        )
+        == run.result.data_fingerprint
+        for run in runs
+    )
+
+
+def _data_name(run: Run) -> str:
+    place = run.setting("train_file") or run.setting("data_dir")
+    return Path(place).name if place else "usual"
 
 
 def _id(where: Path, folder: Path) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compacter.methods import METHODS
-from compacter.paper import papers_model, printed_scores, score_columns
+from compacter.paper import score_columns
 from compacter.report.cells import (
     BEST_OF,
     DIFFERS,
@@ -23,6 +22,7 @@ from compacter.report.cells import (
     signed,
     with_best,
 )
+from compacter.report.papers import paper_row
 from compacter.report.runs import METRICS, Run, known_task, method_title, task_order, task_title
 from compacter.report.selection import Choice, Setting, best_seed
 from compacter.report.statistics import (
@@ -51,14 +51,21 @@ class Scored:
     """By task, and for the average by the empty name: against full fine-tuning."""
 
     @property
-    def name(self) -> str:
-        """The method's name, with what tells the row from others of the method."""
-        return _name(self.choice, dict(self.choice.variant))
+    def label(self) -> str:
+        """The method's name, with the n that was chosen and what tells the row from others of the
+        method."""
+        settings = {"n": self.choice.chosen.get("n")} | dict(self.choice.variant)
+        parts = [f"{key}={show(value)}" for key, value in settings.items() if value is not None]
+        return method_title(self.choice.method) + (f" ({', '.join(parts)})" if parts else "")
 
     @property
-    def label(self) -> str:
-        """The same with the n that was chosen."""
-        return _name(self.choice, {"n": self.choice.chosen.get("n")} | dict(self.choice.variant))
+    def borrowed(self) -> dict[str, dict[str, Any]]:
+        """By task: settings that are not the row's, but the only ones that the task has."""
+        found = {
+            task: {k: runs[0].setting(k) for k, v in self.choice.variant if runs[0].setting(k) != v}
+            for task, runs in self.runs.items()
+        }
+        return {task: settings for task, settings in found.items() if settings}
 
     def average(self, wanted: Sequence[tuple[str, str]]) -> tuple[float, float | None] | None:
         """The mean over these columns and its deviation over seeds; None if one is missing."""
@@ -83,20 +90,20 @@ class Scored:
     def percent(self) -> float:
         """Trained parameters per task, in percent of the model: the mean over tasks, since the
         bottleneck may differ between them."""
-        return mean([run.result.percent for runs in self.runs.values() for run in runs])
+        return self.mean_of(lambda run: run.result.percent)
 
     @property
     def memory(self) -> float:
-        return mean([r.result.peak_memory_bytes for runs in self.runs.values() for r in runs])
+        return self.mean_of(lambda run: run.memory_per_row)
 
     @property
-    def seconds(self) -> dict[str, float]:
-        return {t: mean([run.result.seconds for run in runs]) for t, runs in self.runs.items()}
+    def diverged(self) -> bool:
+        return any(r.result.status == "diverged" for runs in self.runs.values() for r in runs)
 
-
-def _name(choice: Choice, settings: Mapping[str, Any]) -> str:
-    parts = [f"{key}={show(value)}" for key, value in settings.items() if value is not None]
-    return method_title(choice.method) + (f" ({', '.join(parts)})" if parts else "")
+    def mean_of(self, measure: Callable[[Run], float], tasks: Iterable[str] | None = None) -> float:
+        """The mean over tasks, or these tasks, of the mean over seeds."""
+        wanted = self.runs if tasks is None else tasks
+        return mean([mean([measure(run) for run in self.runs[task]]) for task in wanted])
 
 
 # Scores
@@ -171,8 +178,11 @@ def score_table(
 def _score_column(task: str, metric: str, rows: Sequence[Scored]) -> Column:
     runs = [run for row in rows for run in row.runs.get(task, ())]
     untested = any(not run.result.test for run in runs)
-    below = METRICS.get(metric, metric) + (", validation" if untested else "")
-    return Column(task_title(task), below)
+    (size,) = {run.setting("max_train_samples") for run in runs}
+    parts = [METRICS.get(metric, metric)]
+    parts += [] if size is None else [f"{size:,} rows"]
+    parts += ["validation"] if untested else []
+    return Column(task_title(task), ", ".join(parts))
 
 
 def _score_row(
@@ -183,12 +193,16 @@ def _score_row(
     share = printed["trained_percent"] if printed else None
     cells = [
         Cell(row.label, row.label, note=_chosen_note(row.choice)),
-        Cell(percent(row.percent), row.percent, paper=share),
+        Cell(percent(row.percent), row.percent, paper=share, paper_text=_share_text(share)),
     ]
     cells += [_score_cell(row, task, metric, theirs) for task, metric in wanted]
     if len(wanted) > 1:
         cells.append(_average_cell(row, wanted, theirs, printed))
     return tuple(cells)
+
+
+def _share_text(share: float | None) -> str:
+    return "" if share is None else percent(share)
 
 
 def _score_cell(row: Scored, task: str, metric: str, theirs: Mapping[str, Sequence[float]]) -> Cell:
@@ -200,6 +214,8 @@ def _score_cell(row: Scored, task: str, metric: str, theirs: Mapping[str, Sequen
     value, deviation = row.columns[task][metric]
     runs = row.runs[task]
     notes = [_seeds_note(row, task)]
+    borrowed = row.borrowed.get(task, {})
+    notes += [f"{key}={show(given)} in all rows of the method" for key, given in borrowed.items()]
     bottleneck = runs[0].setting("bottleneck")
     if bottleneck is not None:
         notes.append(f"bottleneck {bottleneck}")
@@ -226,7 +242,7 @@ def _average_cell(
     tasks = list(dict.fromkeys(task for task, _ in wanted))
     paper = None
     if printed and all(task in theirs for task in tasks):
-        whole = set(tasks) == set(theirs)
+        whole = "avg" in printed["scores"] and set(tasks) == set(theirs)
         paper = printed["scores"]["avg"] if whole else average({t: theirs[t] for t in tasks})
     found = row.average(wanted)
     if found is None:
@@ -239,25 +255,6 @@ def _average_cell(
     marks = DIFFERS if comparison and comparison.significant else ""
     value, deviation = found
     return Cell(score_text(value), value, deviation, paper=paper, marks=marks, note=note)
-
-
-def paper_row(setting: Setting, choice: Choice) -> dict[str, Any] | None:
-    """The paper's row for this method, where model, task and training rows are the paper's."""
-    if setting.size is not None or choice.method not in METHODS:
-        return None
-    variant = dict(choice.variant)
-    n = variant.get("n", choice.chosen.get("n"))
-    preferred = METHODS[choice.method].n_preference
-    if n is None and preferred:
-        n = preferred[0 if papers_model(setting.model) == "t5-base" else -1]
-    return printed_scores(
-        setting.model,
-        setting.benchmark,
-        setting.tuned,
-        choice.method,
-        n=n,
-        intrinsic_dim=variant.get("intrinsic_dim"),
-    )
 
 
 def _chosen_note(choice: Choice) -> str:
@@ -320,35 +317,48 @@ def _difference_cell(found: Comparison | None) -> Cell:
 # Low-resource
 
 
+def shared_columns(sizes: Mapping[int, Sequence[Scored]]) -> list[tuple[str, str]]:
+    """The metric columns that every number of training rows has."""
+    first, *others = (columns_of(rows) for rows in sizes.values())
+    return [column for column in first if all(column in other for other in others)]
+
+
 def size_table(sizes: Mapping[int, Sequence[Scored]], name: str) -> Table:
     """Scores by the number of training rows, for each task and for their average."""
     columns = [Column("Method", numeric=False), Column("Task", numeric=False)]
     columns += [Column(f"{size:,}", "rows") for size in sizes]
-    wanted = {size: columns_of(rows) for size, rows in sizes.items()}
-    labels = dict.fromkeys(row.name for rows in sizes.values() for row in rows)
-    tasks = sorted({t for cols in wanted.values() for t, _ in cols}, key=task_order)
+    wanted = list(dict.fromkeys(column for rows in sizes.values() for column in columns_of(rows)))
+    tasks = sorted({task for task, _ in wanted}, key=task_order)
+    shared = shared_columns(sizes)
+    averaged = list(dict.fromkeys(task for task, _ in shared))
+    blocks = [("Average", shared)] if len(averaged) > 1 else []
+    blocks += [(task_title(task), [c for c in wanted if c[0] == task]) for task in tasks]
+    labels = dict.fromkeys(row.label for rows in sizes.values() for row in rows)
     body = []
-    for task in [*([""] if len(tasks) > 1 else []), *tasks]:
-        block = []
-        for text in labels:
-            cells = [_size_cell(rows, text, task, wanted[size]) for size, rows in sizes.items()]
-            what = task_title(task) if task else "Average"
-            block.append((Cell(text, text), Cell(what, what), *cells))
+    for what, block_columns in blocks:
+        block = [
+            (
+                Cell(label, label),
+                Cell(what, what),
+                *(_size_cell(rows, label, block_columns) for rows in sizes.values()),
+            )
+            for label in labels
+        ]
         body += with_best(block, range(2, len(columns)), highest=True)
     caption = (
-        "Mean over seeds and its standard deviation; a task's score is the mean of its metrics, "
-        "the average is over all metrics of all tasks. Best per task and size in bold."
+        "Mean over seeds and its standard deviation; a task's score is the mean of its metrics"
     )
+    if len(averaged) > 1:
+        named = "" if averaged == tasks else f", {', '.join(map(task_title, averaged))}"
+        caption += f", the average is over all metrics of the tasks that every size has{named}"
+    caption += ". Best per task and size in bold."
     return Table(name, "Scores by number of training rows", caption, tuple(columns), tuple(body))
 
 
-def _size_cell(
-    rows: Sequence[Scored], text: str, task: str, wanted: Sequence[tuple[str, str]]
-) -> Cell:
-    row = next((row for row in rows if row.name == text), None)
-    columns = [column for column in wanted if task in ("", column[0])]
-    found = row.average(columns) if row and columns else None
+def _size_cell(rows: Sequence[Scored], label: str, columns: Sequence[tuple[str, str]]) -> Cell:
+    row = next((row for row in rows if row.label == label), None)
+    found = row.average(columns) if row else None
     if row is None or found is None:
         return Cell(MISSING)
-    seeds = {len(runs) for t, runs in row.choice.runs.items() if task in ("", t)}
-    return Cell(score_text(found[0]), *found, note=f"{count_range(sorted(seeds))} seeds")
+    seeds = sorted({len(row.choice.runs[task]) for task, _ in columns})
+    return Cell(score_text(found[0]), *found, note=f"{count_range(seeds)} seeds")

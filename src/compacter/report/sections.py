@@ -5,23 +5,32 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from compacter.paper import papers_model, tables
-from compacter.report.cells import BEST_OF, DIFFERS, DIVERGED, Table, percent, score_text
+from compacter.report.cells import BEST_OF, DIFFERS, DIVERGED, Table, amount, percent, score_text
 from compacter.report.figures import Bubble, Figure, Line, Point, bubbles, lines
+from compacter.report.papers import paper_row
 from compacter.report.runs import BENCHMARKS, Run, method_title, task_order, task_title
 from compacter.report.scores import (
     Scored,
     columns_of,
-    paper_row,
     score_table,
     scored,
+    shared_columns,
     significance_table,
     size_table,
 )
-from compacter.report.selection import Setting, choices, settings_of
+from compacter.report.selection import (
+    Part,
+    Setting,
+    choices,
+    main_parts,
+    narrowed,
+    parts_by_size,
+    settings_of,
+)
 from compacter.report.statistics import Bootstrap, mean
 from compacter.report.tables import chosen_table, efficiency_table
 
@@ -53,8 +62,8 @@ class Section:
     """Figure 1 and the low-resource figures."""
     details: tuple[Table, ...]
     curves: tuple[Figure, ...]
-    legend: tuple[tuple[str, str], ...]
-    """The curves' lines: method and label."""
+    legend: tuple[tuple[str, str, int], ...]
+    """The curves' lines: method, label and the marker of points."""
 
     @property
     def tables(self) -> tuple[Table, ...]:
@@ -67,78 +76,73 @@ class Section:
 
 def sections(runs: Sequence[Run], bootstrap: Bootstrap, best_of_seeds: bool) -> list[Section]:
     """The benchmarks in the order of the paper, models by name."""
-    together: dict[Setting, dict[int | None, list[Run]]] = defaultdict(dict)
-    for setting, part in settings_of(runs).items():
-        place = Setting(setting.model, setting.benchmark, setting.tuned)
-        together[place][setting.size] = part
+    by_setting = settings_of(runs)
     order = list(BENCHMARKS)
-    places = sorted(together, key=lambda s: (order.index(s.benchmark), s.model, s.tuned))
-    names = _names(places)
-    return [_section(names[p], p, together[p], bootstrap, best_of_seeds) for p in places]
+    found = sorted(by_setting, key=lambda s: (order.index(s.benchmark), s.model, s.tuned))
+    names = _names(found)
+    return [_section(names[s], s, by_setting[s], bootstrap, best_of_seeds) for s in found]
 
 
-def _names(places: Sequence[Setting]) -> dict[Setting, str]:
+def _names(settings: Sequence[Setting]) -> dict[Setting, str]:
     """Names for files and links, each its own."""
     found: dict[Setting, str] = {}
-    for place in places:
-        model = re.sub(r"[^a-z0-9]+", "-", place.model.lower()).strip("-")[-40:].strip("-")
-        name = f"{place.benchmark}-{model or 'model'}" + ("-output-layer" if place.tuned else "")
+    for setting in settings:
+        model = re.sub(r"[^a-z0-9]+", "-", setting.model.lower()).strip("-")[-40:].strip("-")
+        end = "-output-layer" if setting.tuned else ""
+        name = f"{setting.benchmark}-{model or 'model'}{end}"
         while name in found.values():
             name += "-2"
-        found[place] = name
+        found[setting] = name
     return found
 
 
 def _section(
     name: str,
-    place: Setting,
-    by_size: Mapping[int | None, list[Run]],
+    setting: Setting,
+    runs: Sequence[Run],
     bootstrap: Bootstrap,
     best_of_seeds: bool,
 ) -> Section:
-    sizes = sorted(size for size in by_size if size is not None)
-    main = None if None in by_size else sizes[-1]
-    setting = Setting(place.model, place.benchmark, place.tuned, main)
-    runs = by_size[main]
-    rows = scored(choices(runs), bootstrap, best_of_seeds)
-    scores = [
-        score_table(
-            setting,
-            rows,
-            f"{name}-scores",
-            _title("Scores", setting, PAPERS_TABLES),
-            _caption(setting, rows),
-        )
-    ]
-    by_n = _by_n(name, setting, runs, best_of_seeds)
+    found, main = choices(runs), main_parts(runs)
+    rows = scored(narrowed(found, main), bootstrap, best_of_seeds)
+    title = _title("Scores", setting, main, PAPERS_TABLES)
+    scores = [score_table(setting, rows, f"{name}-scores", title, _caption(setting, rows))]
     figures = [_figure1(name, setting, rows)]
-    details = [efficiency_table(setting, rows, f"{name}-efficiency"), *by_n]
-    if len(sizes) > 1 or (sizes and main is None):
-        of_size = {size: scored(choices(by_size[size]), None, best_of_seeds) for size in sizes}
-        scores.append(size_table(of_size, f"{name}-by-rows"))
-        if len(sizes) > 1:
-            figures += _size_figures(name, of_size)
+    details = [efficiency_table(setting, rows, f"{name}-efficiency")]
+    details += _by_n(name, setting, runs, best_of_seeds)
+    by_size = {
+        size: scored(narrowed(found, parts), None, best_of_seeds)
+        for size, parts in parts_by_size(runs).items()
+    }
+    if by_size:
+        scores.append(size_table(by_size, f"{name}-by-rows"))
+    if len(by_size) > 1:
+        figures += _size_figures(name, by_size)
     differences = significance_table(rows, f"{name}-differences")
     details += [differences] if differences else []
     details.append(chosen_table(setting, rows, f"{name}-settings"))
     return Section(
         name,
-        f"{BENCHMARKS[place.benchmark]}, {place.model}"
-        + (", output layer tuned" if place.tuned else ""),
-        _summary(rows, setting),
+        f"{BENCHMARKS[setting.benchmark]}, {setting.model}"
+        + (", output layer tuned" if setting.tuned else ""),
+        _summary(rows),
         tuple(scores),
         tuple(figure for figure in figures if figure),
         tuple(details),
         tuple(_curves(name, rows)),
-        tuple((row.choice.method, row.label) for row in rows),
+        tuple((row.choice.method, row.label, row.choice.number) for row in rows),
     )
 
 
-def _title(what: str, setting: Setting, papers: Mapping[tuple[str, str, bool], str]) -> str:
+def _title(
+    what: str,
+    setting: Setting,
+    parts: Collection[Part],
+    papers: Mapping[tuple[str, str, bool], str],
+) -> str:
     known = papers.get((papers_model(setting.model) or "", setting.benchmark, setting.tuned))
-    if setting.size is not None:
-        return f"{what}, {setting.size:,} training rows"
-    return what + (f" ({known})" if known else "")
+    all_rows = any(size is None for _, size in parts)
+    return what + (f" ({known})" if known and all_rows else "")
 
 
 def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
@@ -149,6 +153,8 @@ def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
         parts[0] += ", mean over seeds and standard deviation"
     if len(columns_of(rows)) > 1:
         parts.append("The average is over all columns")
+    if any(row.borrowed for row in rows):
+        parts.append("A task that was trained in one way only stands in every row of its method")
     parts.append("Best in bold")
     if any(paper_row(setting, row.choice) for row in rows):
         parts.append("Small, below: the paper's figures")
@@ -156,7 +162,7 @@ def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
         parts.append(f"{DIFFERS} differs from full fine-tuning (p < 0.05, paired bootstrap)")
     if best_of:
         parts.append(f"{BEST_OF} the best of several seeds, chosen on validation")
-    if any(r.result.status == "diverged" for row in rows for s in row.runs.values() for r in s):
+    if any(row.diverged for row in rows):
         parts.append(f"{DIVERGED} a run diverged")
     return ". ".join(parts) + "."
 
@@ -167,14 +173,16 @@ def _by_n(name: str, setting: Setting, runs: Sequence[Run], best_of_seeds: bool)
     for run in runs:
         values[run.method].add(run.setting("n"))
     several = [run for run in runs if len(values[run.method]) > 1]
-    if not several:
+    main = main_parts(runs)
+    found = narrowed(choices(several, per_method=("learning_rate",)), main)
+    if not found:
         return []
-    rows = scored(choices(several, per_method=("learning_rate",)), None, best_of_seeds)
-    title = _title("Scores by n", setting, BY_N_TABLES)
+    rows = scored(found, None, best_of_seeds)
+    title = _title("Scores by n", setting, main, BY_N_TABLES)
     return [score_table(setting, rows, f"{name}-by-n", title, _caption(setting, rows))]
 
 
-def _summary(rows: Sequence[Scored], setting: Setting) -> str:
+def _summary(rows: Sequence[Scored]) -> str:
     wanted = columns_of(rows)
     averages = [(found[0], row) for row in rows if (found := row.average(wanted))]
     if not averages:
@@ -210,19 +218,32 @@ def _figure1(name: str, setting: Setting, rows: Sequence[Scored]) -> Figure | No
         found = row.average(wanted)
         if found is None or not math.isfinite(found[0]) or row.percent <= 0:
             continue
-        memory = row.memory / 1e6
         words = (
             f"{row.label}: {score_text(found[0])}, {percent(row.percent)}% trained, "
-            f"{memory:,.0f} MB"
+            f"{amount(row.memory)} MB per row"
         )
-        label = row.label
-        points.append(Bubble(label, row.choice.method, row.percent, found[0], memory, words))
+        points.append(
+            Bubble(
+                row.label,
+                row.choice.method,
+                row.percent,
+                found[0],
+                row.memory,
+                words,
+                marker=row.choice.number,
+            )
+        )
     if len(points) < 2:
         return None
-    caption = "Score against trained parameters on a log axis; the area of a bubble is the memory."
+    caption = (
+        "Score against trained parameters on a log axis; the area of a bubble is the peak memory "
+        "divided by the rows of a batch."
+    )
     theirs = _papers_bubbles(setting, rows, wanted, max(point.size for point in points))
     if theirs:
-        caption += " Rings: the paper's scores, with the memory of its Table 3 to the same scale."
+        caption += (
+            " Rings: the paper's scores, with the memory of its Table 3 to a scale of its own."
+        )
     return bubbles(f"{name}-figure-1", "Score, parameters and memory", caption, [*points, *theirs])
 
 
@@ -242,25 +263,32 @@ def _papers_bubbles(
         name = method_title(row.choice.method)
         words = f"{name} in the paper: {score_text(score)}, {percent(share)}% trained"
         size = largest * memory[row.choice.method] / most
-        found.append(Bubble(name, row.choice.method, share, score, size, words, paper=True))
+        marker = row.choice.number
+        found.append(Bubble(name, row.choice.method, share, score, size, words, True, marker))
     return found
 
 
 def _size_figures(name: str, by_size: Mapping[int, Sequence[Scored]]) -> list[Figure]:
-    """Score against training rows: the average where there are several tasks, and each task."""
+    """Score against training rows: the average where sizes share several tasks, and each task."""
     tasks = sorted(
         {t for rows in by_size.values() for row in rows for t in row.runs}, key=task_order
     )
+    shared = shared_columns(by_size)
+    averaged = list(dict.fromkeys(task_title(task) for task, _ in shared))
     found = []
-    for number, task in enumerate([*([""] if len(tasks) > 1 else []), *tasks[:MOST_CURVES]]):
-        series = _size_lines(by_size, task)
+    for number, task in enumerate([*([""] if len(averaged) > 1 else []), *tasks[:MOST_CURVES]]):
+        series = _size_lines(by_size, task, shared)
         if series:
             what = task_title(task) if task else "Average"
+            caption = "Mean over seeds; bands of one standard deviation."
+            if not task:
+                named = ", ".join(averaged)
+                caption += f" The average is over the tasks that every size has: {named}."
             found.append(
                 lines(
                     f"{name}-rows-{number}",
                     f"{what} by number of training rows",
-                    "Mean over seeds; bands of one standard deviation.",
+                    caption,
                     series,
                     ("training rows", f"{what}, score"),
                     small=bool(number),
@@ -270,19 +298,21 @@ def _size_figures(name: str, by_size: Mapping[int, Sequence[Scored]]) -> list[Fi
     return found
 
 
-def _size_lines(by_size: Mapping[int, Sequence[Scored]], task: str) -> list[Line]:
-    points: dict[tuple[str, str], list[Point]] = defaultdict(list)
+def _size_lines(
+    by_size: Mapping[int, Sequence[Scored]], task: str, shared: Sequence[tuple[str, str]]
+) -> list[Line]:
+    points: dict[tuple[str, str, int], list[Point]] = defaultdict(list)
     for size, rows in by_size.items():
-        columns = [column for column in columns_of(rows) if task in ("", column[0])]
+        columns = [c for c in columns_of(rows) if c[0] == task] if task else shared
         for row in rows:
-            found = row.average(columns) if columns else None
+            found = row.average(columns)
             if found is None or not math.isfinite(found[0]):
                 continue
             spread = "" if found[1] is None else f" ± {found[1]:.2f}"
-            words = f"{row.name}, {size:,} rows: {score_text(found[0])}{spread}"
+            words = f"{row.label}, {size:,} rows: {score_text(found[0])}{spread}"
             point = Point(size, found[0], words, found[1] or 0.0)
-            points[row.choice.method, row.name].append(point)
-    return [Line(label, method, tuple(p)) for (method, label), p in points.items()]
+            points[row.label, row.choice.method, row.choice.number].append(point)
+    return [Line(label, method, tuple(p), number) for (label, method, number), p in points.items()]
 
 
 def _curves(name: str, rows: Sequence[Scored]) -> list[Figure]:
@@ -329,7 +359,7 @@ def _curve(row: Scored, task: str) -> Line | None:
     )
     best = max(values, key=values.__getitem__)
     words = f"{row.label}: {len(shared)} checkpoints, best {score_text(values[best])} at {best:,}"
-    return Line(row.label, row.choice.method, points, words)
+    return Line(row.label, row.choice.method, points, row.choice.number, words)
 
 
 def thinned(items: Sequence[int], most: int) -> list[int]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from compacter.paper import papers_model, printed_rate, tables
+from compacter.paper import printed_rate
 from compacter.report.cells import (
     DIVERGED,
     MISSING,
     Cell,
     Column,
     Table,
+    amount,
     count_range,
     percent,
     score_text,
@@ -19,10 +20,10 @@ from compacter.report.cells import (
     signed,
     with_best,
 )
-from compacter.report.runs import FailedRun, Found, Run, task_title
+from compacter.report.papers import papers_efficiency
+from compacter.report.runs import FailedRun, Found, Run, task_order, task_title
 from compacter.report.scores import Scored
 from compacter.report.selection import Setting
-from compacter.report.statistics import mean
 
 # What was chosen
 
@@ -72,8 +73,10 @@ def chosen_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
 def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
     """Table 3: parameters, time and memory, and the difference to full fine-tuning."""
     full = next((row for row in rows if row.choice.method == "full"), None)
-    tasks = {task for row in rows for task in row.runs}
-    printed = _printed_efficiency(setting, tasks)
+    tasks = sorted({task for row in rows for task in row.runs}, key=task_order)
+    shared = [task for task in tasks if all(task in row.runs for row in rows)]
+    runs = [run for row in rows for part in row.runs.values() for run in part]
+    printed = papers_efficiency(setting, runs)
     columns = (
         Column("Method", numeric=False),
         Column("Trained", "parameters"),
@@ -82,69 +85,82 @@ def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Tab
         Column("Time", "s per run"),
         Column("Time", "to full, %"),
         Column("Speed", "rows/s"),
-        Column("Memory", "peak, MB"),
+        Column("Memory", "MB per row"),
         Column("Memory", "to full, %"),
     )
-    body = [_efficiency_row(row, full, printed) for row in rows]
-    for places, highest in (((4, 5, 7, 8), False), ((6,), True)):
-        body = with_best(body, places, highest)
-    caption = (
-        "Means over the runs that the table of scores shows; time and memory against full "
-        "fine-tuning on the same tasks. Runs that share a machine slow each other down."
-    )
-    if printed:
-        caption += " The paper's differences are for one epoch of MNLI on one GPU."
+    body = [_efficiency_row(row, full, shared, printed) for row in rows]
+    if shared:
+        diverged = [number for number, row in enumerate(rows) if row.diverged]
+        for places, highest in (((4, 5, 7, 8), False), ((6,), True)):
+            body = with_best(body, places, highest, left_out=diverged)
     title = "Efficiency" + (" (the paper's Table 3)" if printed else "")
+    caption = _efficiency_caption(rows, tasks, shared, bool(printed))
     return Table(name, title, caption, columns, tuple(body))
 
 
+def _efficiency_caption(
+    rows: Sequence[Scored], tasks: Sequence[str], shared: Sequence[str], printed: bool
+) -> str:
+    parts = ["Means over the runs that the table of scores shows"]
+    if not shared:
+        parts.append(
+            "No task has runs of every row, so time, speed and memory are of different tasks and "
+            "none is marked as the best"
+        )
+    elif len(shared) < len(tasks):
+        named = ", ".join(map(task_title, shared))
+        parts.append(f"Time, speed and memory: on the tasks that all rows share, {named}")
+    parts.append("Time and memory against full fine-tuning are on the same tasks")
+    parts.append("Memory is the peak divided by the rows of a batch")
+    parts.append("Runs that share a machine slow each other down")
+    if any(row.diverged for row in rows):
+        parts.append(f"{DIVERGED} a run diverged, and may have ended early")
+    if printed:
+        parts.append("The paper's differences are for one epoch of MNLI on one GPU")
+    return ". ".join(parts) + "."
+
+
 def _efficiency_row(
-    row: Scored, full: Scored | None, printed: Mapping[str, tuple[float, float]]
+    row: Scored,
+    full: Scored | None,
+    shared: Sequence[str],
+    printed: Mapping[str, tuple[float, float]],
 ) -> tuple[Cell, ...]:
-    runs = [run for part in row.runs.values() for run in part]
-    trained, head, speed = (
-        mean([float(getattr(run.result, key)) for run in runs])
-        for key in ("trainable", "head_trainable", "samples_per_second")
-    )
-    seconds = mean(list(row.seconds.values()))
-    theirs = printed.get(row.choice.method, (None, None))
+    tasks = shared or list(row.runs)
+    trained = row.mean_of(lambda r: r.result.trainable)
+    head = row.mean_of(lambda r: r.result.head_trainable)
+    seconds = row.mean_of(lambda r: r.result.seconds, tasks)
+    speed = row.mean_of(lambda r: r.result.samples_per_second, tasks)
+    memory = row.mean_of(lambda r: r.memory_per_row, tasks)
+    time_change, memory_change = printed.get(row.choice.method, (None, None))
     return (
-        Cell(row.label, row.label),
+        Cell(row.label, row.label, marks=DIVERGED if row.diverged else ""),
         Cell(f"{trained:,.0f}", trained),
         Cell(percent(row.percent), row.percent),
         Cell(f"{head:,.0f}", head),
-        Cell(f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.1f}", seconds),
-        _to_full(row, full, lambda r: r.result.seconds, theirs[0]),
+        Cell(amount(seconds), seconds),
+        _to_full(row, full, tasks, lambda r: r.result.seconds, time_change),
         Cell(f"{speed:,.1f}", speed),
-        Cell(f"{row.memory / 1e6:,.0f}", row.memory / 1e6),
-        _to_full(row, full, lambda r: r.result.peak_memory_bytes, theirs[1]),
+        Cell(amount(memory), memory),
+        _to_full(row, full, tasks, lambda r: r.memory_per_row, memory_change),
     )
 
 
-def _to_full(row: Scored, full: Scored | None, measure: Any, paper: float | None) -> Cell:
-    shared = [task for task in row.runs if full and task in full.runs]
-    if full is None or row is full or not shared:
+def _to_full(
+    row: Scored,
+    full: Scored | None,
+    tasks: Sequence[str],
+    measure: Callable[[Run], float],
+    paper: float | None,
+) -> Cell:
+    both = [task for task in tasks if full and task in full.runs]
+    if full is None or row is full or not both:
         return Cell(MISSING, paper=paper)
-    ours, theirs = (sum(mean([measure(r) for r in s.runs[t]]) for t in shared) for s in (row, full))
+    theirs = full.mean_of(measure, both)
     if not theirs:
         return Cell(MISSING, paper=paper)
-    change = 100 * (ours / theirs - 1)
+    change = 100 * (row.mean_of(measure, both) / theirs - 1)
     return Cell(signed(change, 1), change, paper=paper)
-
-
-def _printed_efficiency(setting: Setting, tasks: set[str]) -> dict[str, tuple[float, float]]:
-    """The paper's differences in time and memory, by method; its memory is against full
-    fine-tuning here, as its time is."""
-    if papers_model(setting.model) != "t5-base" or tasks != {"mnli"} or setting.tuned:
-        return {}
-    rows = {row["method"]: row for row in tables()["efficiency_t5_base_mnli"]}
-    full = rows.pop("full")["memory_mb"]
-    found = {
-        name: (row["time_delta_percent"], 100 * (row["memory_mb"] / full - 1))
-        for name, row in rows.items()
-    }
-    both = found.pop("prompt-tuning")
-    return found | {"prompt-tuning-r": both, "prompt-tuning-t": both}
 
 
 # Runs

@@ -20,6 +20,7 @@ MOST_ROWS = 200
 
 def markdown(content: Content) -> str:
     parts = [f"# {_md(content.title)}", _md(" · ".join(content.facts))]
+    parts += [_md(content.warning)] if content.warning else []
     for section in content.sections:
         parts += [f"## {_md(section.title)}", _md(section.summary)]
         parts += [_md_table(table) for table in section.scores]
@@ -48,7 +49,7 @@ def _md_table(table: Table) -> str:
 def _md_cell(cell: Cell) -> str:
     text = _md(cell.text)
     shown = f"**{text}**" if cell.best else text
-    return shown + _md("".join(_extras(cell)))
+    return " ".join([shown + _md(cell.marks), *map(_md, _extras(cell))])
 
 
 def _md_figure(figure: Figure) -> str:
@@ -61,11 +62,12 @@ def _md(text: str) -> str:
 
 
 def _extras(cell: Cell) -> list[str]:
-    parts = [cell.marks]
+    """What stands behind a number: its deviation, and what the page has below it."""
+    parts = []
     if cell.deviation is not None:
-        parts.append(f" ± {cell.deviation:.2f}")
+        parts.append(f"± {cell.deviation:.2f}")
     if cell.second:
-        parts.append(f" ({cell.second})")
+        parts.append(f"({cell.second})")
     return parts
 
 
@@ -138,7 +140,8 @@ def _tex_table(table: Table, where: str) -> str:
 
 def _tex_cell(cell: Cell) -> str:
     text = _tex(cell.text)
-    return (rf"\textbf{{{text}}}" if cell.best else text) + _tex("".join(_extras(cell)))
+    shown = rf"\textbf{{{text}}}" if cell.best else text
+    return " ".join([shown + _tex(cell.marks), *map(_tex, _extras(cell))])
 
 
 _TEX = {

@@ -9,7 +9,7 @@ from typing import Any
 from compacter.extras import require
 from compacter.report.cells import Table
 from compacter.report.content import Content
-from compacter.report.figures import method_class
+from compacter.report.figures import marker, method_class
 from compacter.report.runs import Run
 from compacter.report.sections import thinned
 
@@ -31,6 +31,7 @@ def render(content: Content) -> str:
     )
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     environment.globals["method_class"] = method_class
+    environment.globals["marker"] = marker
     environment.globals["order"] = _order
     template = environment.get_template("page.html.jinja")
     data = {"common": _plain(content.common), "runs": _runs_data(content)}
