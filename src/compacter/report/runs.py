@@ -18,9 +18,9 @@ from compacter.errors import ExperimentError, ReportError
 from compacter.experiments.store import FAILED_NAME, PLAN_NAME, SWEEP_NAME, Store
 from compacter.methods import METHODS
 from compacter.tasks import BUILTIN_TASKS, TASKS, Task
+from compacter.training.folder import RECIPE_NAME
 from compacter.training.result import PREDICTIONS_NAME, RESULT_NAME, Result
 
-RECIPE_NAME = "recipe.yaml"
 SHORT = 6
 """Digits of a fingerprint that are shown."""
 OWN = "own"
@@ -69,7 +69,7 @@ class Run:
         Lists are tuples, so that settings can be compared and hashed."""
         value = self.data if key == "data" else self.result.recipe.get(key)
         if value is None:
-            value = getattr(self.result, "settings", {}).get(key)
+            value = self.result.settings.get(key)
         return tuple(value) if isinstance(value, list) else value
 
 
