@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compacter.errors import CompacterError, ExperimentError, TrainingError
-from compacter.experiments.grid import Grid, parse_axis, ready_grids
+from compacter.experiments.grid import Dependent, Grid, parse_axis, ready_grids
 from compacter.experiments.plan import label
 from compacter.methods import METHODS
 from compacter.methods.attach import settings_of
@@ -79,6 +79,36 @@ def test_what_is_written_is_read_again():
     for name in ready_grids():
         made = Grid.read(name)
         assert Grid.make(made.plain()) == made
+
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+@pytest.mark.parametrize(
+    "path", [*ready_grids().values(), *sorted(RESULTS.glob("*.yaml"))], ids=lambda path: path.stem
+)
+def test_a_grid_that_is_cut_down_is_read_again(path):
+    whole = Grid.read(path)
+    for axis, values in whole.axes.items():
+        for value in () if isinstance(values, Dependent) else values:
+            for cut in (whole.with_axes({axis: [value]}), whole.with_values({axis: value})):
+                assert Grid.make(cut.plain()).check() == cut.check(), (axis, value)
+
+
+def test_what_is_written_is_what_can_occur():
+    made = grid(
+        rank={1: [5], 2: [6]},
+        n={"full": [1], "others": [2]},
+        method=["full", "compacter", "bitfit"],
+        seed={1: [7], 2: [8, 9]},
+    )
+    cut = made.with_axes({"method": ["compacter", "bitfit"]})
+    written = cut.plain()["axes"]
+    assert written == {"method": ["compacter", "bitfit"], "n": [2], "rank": [6], "seed": [8, 9]}
+    assert Grid.make(cut.plain()).check() == cut.check(), "in the same order"
+    cut = made.with_axes({"method": ["full", "bitfit"]})
+    assert cut.plain()["axes"]["n"] == {"full": [1], "others": [2]}
+    assert Grid.make(cut.plain()).check() == cut.check()
 
 
 def test_labels_tell_runs_apart():

@@ -79,6 +79,18 @@ def test_finished_runs_are_skipped_and_a_grid_may_grow(undisturbed, grid):
     sweep(grid, undisturbed, engine=engine)
 
 
+def test_a_grid_that_is_cut_down_starts(tmp_path):
+    grid = small_grid(
+        tmp_path,
+        method=["compacter", "full"],
+        epochs={"compacter": [2, 3], "full": [4]},
+        train_file=[str(tmp_path / "missing.csv")],
+    )
+    (run,) = sweep(grid, tmp_path / "s", engine=Inline(), method=["full"])
+    assert (run.state, run.given["epochs"]) == ("failed", 4), "planned, and its data looked for"
+    assert [r.epochs for r in Grid.read(tmp_path / "s" / "sweep.yaml").recipes()] == [4]
+
+
 def marks(output: Path) -> set[Path]:
     """What tells that runs have come further."""
     return {*output.glob("runs/*/checkpoints/*"), *output.glob("runs/*/result.json")}

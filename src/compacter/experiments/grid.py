@@ -104,13 +104,17 @@ class Grid:
         return replace(self, base=base, axes={**self.axes, **new})
 
     def plain(self) -> dict[str, Any]:
-        """What `make` would read."""
-        axes = {
-            name: {key: list(values) for key, values in found.table.items()}
-            if isinstance(found, Dependent)
-            else list(found)
-            for name, found in self.axes.items()
-        }
+        """What `make` would read: the same recipes in the same order. Of an axis that depends on
+        another one only what can still occur is left, as `make` wants keys that do."""
+        axes: dict[str, Any] = {}
+        for name in self._ordered():
+            axis = self.axes[name]
+            if isinstance(axis, Dependent):
+                cases = self._cases(name, axis)
+                lists = {key: list(values) for key, values in cases.items()}
+                axes[name] = lists if len(cases) > 1 else next(iter(lists.values()))
+            else:
+                axes[name] = list(axis)
         base = {key: list(v) if isinstance(v, tuple) else v for key, v in self.base.items()}
         return {**base, AXES: axes}
 
@@ -154,6 +158,22 @@ class Grid:
             axis = axis.values(name, values.get(axis.on, Recipe.model_fields[axis.on].default))
         for value in axis:
             yield from self._combinations({**values, name: value}, rest)
+
+    def _cases(self, name: str, axis: Dependent) -> dict[Any, Values]:
+        """The part of a dependent axis that this grid comes to."""
+        cases = {}
+        for found in self._possible(axis.on):
+            cases[found if found in axis.table else OTHERS] = axis.values(name, found)
+        return cases
+
+    def _possible(self, name: str) -> Values:
+        """The values that a key takes."""
+        axis = self.axes.get(name)
+        if axis is None:
+            return (self.base.get(name, Recipe.model_fields[name].default),)
+        if isinstance(axis, Dependent):
+            return tuple(value for part in self._cases(name, axis).values() for value in part)
+        return axis
 
     def _ordered(self) -> list[str]:
         """The axes in their order, each after the one that it depends on."""

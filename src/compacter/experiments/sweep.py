@@ -39,13 +39,13 @@ def sweep(
     Finished runs are skipped, interrupted ones go on, failed ones are left unless they are to be
     tried again. Settings give a key of the recipe one value, or, as a list, the values of an axis.
     The engine is this machine, `jobs` runs at a time, unless another one is given."""
-    wanted = _given(grid if isinstance(grid, Grid) else Grid.read(grid), settings).plain()
+    wanted = _given(grid if isinstance(grid, Grid) else Grid.read(grid), settings)
     store = Store.create(output)
     own = engine is None
     engine = engine or Local(jobs, logs=store.folder / LOGS)
     try:
         plan = _plan(wanted)
-        store.write(wanted, plan)
+        store.write(wanted.plain(), plan)
         return _Sweep(store, plan, engine, retry_failed, watch or (lambda *_: None)).run()
     finally:
         if own:
@@ -58,7 +58,7 @@ def _given(grid: Grid, settings: Mapping[str, Any]) -> Grid:
     return grid.with_values(single).with_axes(lists)
 
 
-def _plan(grid: Mapping[str, Any]) -> list[Planned]:
+def _plan(grid: Grid) -> list[Planned]:
     """Planned in a process of its own, so that the one that watches over the runs stays small and
     touches no device; the imports are those that the runs need anyway."""
     engine = Local()
@@ -76,7 +76,7 @@ def _plan(grid: Mapping[str, Any]) -> list[Planned]:
         engine.close()
 
 
-def _make_plan(grid: Mapping[str, Any]) -> list[Planned]:
+def _make_plan(grid: Grid) -> list[Planned]:
     from compacter.experiments.plan import make_plan
     from compacter.training.progress import silence_transformers
 
