@@ -17,6 +17,7 @@ import yaml
 from compacter.cli.sweep import _picture
 from compacter.experiments.overview import Overview
 from compacter.experiments.pace import Pace, clock
+from compacter.experiments.plan import make_plan
 from compacter.experiments.store import Run, Store
 from sweeping import results, small_grid
 
@@ -99,6 +100,50 @@ def test_dry_runs_count_and_write_nothing(tmp_path, command):
         assert out.splitlines()[0] == f"{count} runs: 0 done, {count} to do", arguments
         assert out.splitlines()[1].startswith("time: unknown")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_knows_what_the_sweep_would_skip(tmp_path, command):
+    """Also by another name of the data, after another grid, and what has failed."""
+    (tmp_path / "data").mkdir()
+    grid = small_grid(tmp_path / "data")
+    plan = make_plan(grid)
+    store = Store.create(tmp_path / "s")
+    store.write({"axes": {"seed": [7]}}, [])
+    for run, status in zip(plan[:2], ("finished", "diverged"), strict=True):
+        store.run_folder(run.id).mkdir()
+        content = {"status": status, "method": "full", "seconds": 4.0, "recipe": run.recipe}
+        (store.run_folder(run.id) / "result.json").write_text(json.dumps(content))
+    store.fail(plan[2], "why", "ValueError", 1)
+    elsewhere = str(tmp_path / "data" / ".." / "data" / Path(grid.base["train_file"]).name)
+    file = tmp_path / "grid.yaml"
+    file.write_text(yaml.safe_dump(grid.with_values({"train_file": elsewhere}).plain()))
+    arguments = ["sweep", str(file), "--output", str(store.folder), "--dry-run"]
+    code, out, _ = command(*arguments)
+    assert code == 0
+    assert out.splitlines() == [
+        "4 runs: 2 done, 1 failed, 1 to do",
+        "time: about 0:04 with 1 at a time, by the finished runs' speed",
+    ]
+    code, out, _ = command(*arguments, "--retry-failed", "--jobs", "2", "--json")
+    assert json.loads(out) == {"runs": 4, "done": 2, "failed": 0, "left": 2, "seconds": 4.0}
+    assert store.plan() == [], "nothing is written"
+
+
+def test_runs_that_no_plan_names_take_no_time(tmp_path, command):
+    store = Store.create(tmp_path / "s")
+    store.write({"axes": {"seed": [1]}}, [])
+    recipe = {"method": "bitfit", "task": "cola", "seed": 1}
+    for name in ("finished", "interrupted"):
+        store.run_folder(name).mkdir()
+    content = {"status": "finished", **recipe, "score": 5.0, "seconds": 4.0, "recipe": recipe}
+    (store.run_folder("finished") / "result.json").write_text(json.dumps(content))
+    (store.run_folder("interrupted") / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    _, out, _ = command("runs", str(store.folder))
+    assert out.splitlines() == [
+        "done     finished bitfit cola seed=1: 5.00 in 0:04",
+        "stopped  interrupted bitfit cola seed=1",
+        "1 done, 1 stopped",
+    ]
 
 
 BAD: dict[str, tuple[list[str], str]] = {

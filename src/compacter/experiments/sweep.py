@@ -44,7 +44,7 @@ def sweep(
     own = engine is None
     engine = engine or Local(jobs, logs=store.folder / LOGS)
     try:
-        plan = _plan(wanted)
+        plan = plan_runs(wanted)
         store.write(wanted.plain(), plan)
         return _Sweep(store, plan, engine, retry_failed, watch or (lambda *_: None)).run()
     finally:
@@ -58,9 +58,9 @@ def _given(grid: Grid, settings: Mapping[str, Any]) -> Grid:
     return grid.with_values(single).with_axes(lists)
 
 
-def _plan(grid: Grid) -> list[Planned]:
-    """Planned in a process of its own, so that the one that watches over the runs stays small and
-    touches no device; the imports are those that the runs need anyway."""
+def plan_runs(grid: Grid) -> list[Planned]:
+    """The runs of a grid, planned in a process of its own, so that the one that watches over them
+    stays small and touches no device; the imports are those that the runs need anyway."""
     engine = Local()
     try:
         engine.submit(PLANNING, partial(_make_plan, grid))
