@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from compacter.errors import ExperimentError
-from compacter.methods import find_method
+from compacter.methods import METHODS, find_method
 from compacter.tasks import find_task
 from compacter.training.recipe import Recipe, find_file, read_recipe, ready_files
 
@@ -120,12 +120,12 @@ class Grid:
 
     def recipes(self) -> list[Recipe]:
         """All combinations, each once. A setting that a method does not have is left out for it; so
-        is a training size above what a task has."""
+        are one that says what the method does anyway, and a training size above what a task has."""
         from compacter.training.run import for_method
 
         found: dict[Recipe, None] = {}
         for recipe in self.check():
-            found[for_method(recipe, recipe.method)] = None
+            found[_without_defaults(for_method(recipe, recipe.method))] = None
         return list(found)
 
     def check(self) -> list[Recipe]:
@@ -276,6 +276,27 @@ def _check_names(recipe: Recipe) -> None:
     name = recipe.task_name()
     if recipe.train_file is None and name is not None:
         find_task(name)
+
+
+def _without_defaults(recipe: Recipe) -> Recipe:
+    """Leave open what is given as the method has it, as it is the same run."""
+    own = _own_settings(recipe.method)
+    said = {k: None for k, value in recipe.method_settings().items() if own.get(k) == value}
+    return recipe.model_copy(update=said)
+
+
+def _own_settings(method: str) -> dict[str, Any]:
+    """What a method does where nothing is given, without n and bottleneck: they depend on the
+    model."""
+    from compacter.methods.attach import CONFIG_CLASSES, DEFAULT_NUM_TOKENS
+
+    found = METHODS.get(method)
+    if found is None or found.family == "full":
+        return {}
+    if found.family == "prompt":
+        return {"num_tokens": DEFAULT_NUM_TOKENS}
+    own = {field.name: field.default for field in fields(CONFIG_CLASSES[found.family])}
+    return {k: v for k, v in {**own, **found.settings}.items() if k not in ("n", "bottleneck")}
 
 
 def _has_rows(recipe: Recipe) -> bool:
