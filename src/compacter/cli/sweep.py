@@ -15,7 +15,7 @@ from compacter.cli.output import print_json
 from compacter.errors import ExperimentError
 from compacter.experiments.grid import Grid, parse_axis
 from compacter.experiments.pace import Pace, clock
-from compacter.experiments.store import LOGS, STATES, Run, State, Store
+from compacter.experiments.store import STATES, Run, State, Store
 
 if TYPE_CHECKING:
     from compacter.experiments.engines import Engine
@@ -69,7 +69,7 @@ def sweep(
         return
     from compacter.experiments.sweep import sweep as run
 
-    placed = _engine(engine, jobs or 1, ray, store)
+    placed = _engine(engine, jobs or 1, ray)
     try:
         with _View(output) as view:
             runs = run(wanted, output, engine=placed, retry_failed=retry_failed, watch=view.watch)
@@ -91,14 +91,14 @@ def _check_engine(engine: str, jobs: int | None, ray: dict[str, Any]) -> None:
         )
 
 
-def _engine(engine: str, jobs: int, ray: dict[str, Any], store: Store) -> Engine:
+def _engine(engine: str, jobs: int, ray: dict[str, Any]) -> Engine:
     if engine == "ray":
         from compacter.experiments.engines.ray import Ray
 
         return Ray(**{name: value for name, value in ray.items() if value is not None})
     from compacter.experiments.engines.local import Local
 
-    return Local(jobs, logs=store.folder / LOGS)
+    return Local(jobs)
 
 
 def _dry_run(grid: Grid, store: Store, jobs: int, retry_failed: bool, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from compacter.experiments.engines import Ended, Engine
 from compacter.experiments.engines.local import Local
 from compacter.experiments.grid import Grid
 from compacter.experiments.overview import Overview
-from compacter.experiments.store import LOGS, Planned, Run, Store
+from compacter.experiments.store import Planned, Run, Store
 
 LOST_AT_MOST = 3  # times that a run's process may be lost before the run counts as failed
 TICK = 1.0  # seconds between looks at what goes on
@@ -42,7 +42,7 @@ def sweep(
     wanted = _given(grid if isinstance(grid, Grid) else Grid.read(grid), settings)
     store = Store.create(output)
     own = engine is None
-    engine = engine or Local(jobs, logs=store.folder / LOGS)
+    engine = engine or Local(jobs)
     try:
         plan = plan_runs(wanted)
         store.write(wanted.plain(), plan)
