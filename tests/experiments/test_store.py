@@ -169,6 +169,26 @@ def test_folders_that_are_no_sweep(tmp_path):
         Store.create(tmp_path)
 
 
+def test_a_sweep_that_was_killed_while_it_began_can_begin_again(tmp_path, monkeypatch):
+    def killed(path, text):
+        path.with_name(f".{path.name}.123").write_text(text[:1])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("compacter.experiments.store.write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Store.create(tmp_path / "s").write({"seed": 1}, [])
+    assert len(list((tmp_path / "s").iterdir())) == 4
+    Store.create(tmp_path / "s").write({"seed": 1}, [])
+    assert Store.open(tmp_path / "s").runs() == []
+
+
+def test_a_folder_with_somebodys_runs_is_no_sweep(tmp_path):
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    with pytest.raises(ExperimentError, match="is not empty and holds no sweep"):
+        Store.create(tmp_path)
+
+
 def test_a_damaged_plan(store):
     (Path(store.folder) / "plan.json").write_text("{")
     with pytest.raises(ExperimentError, match="is not the plan of a sweep"):

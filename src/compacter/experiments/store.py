@@ -155,12 +155,14 @@ class Store:
 
     @classmethod
     def create(cls, folder: str | Path) -> Self:
-        """A folder for a sweep: new, empty, or that of an earlier sweep."""
+        """A folder for a sweep: new, empty, or that of an earlier sweep, also if that was killed
+        before it had written its grid."""
         store = cls(folder)
         if store.folder.exists() and not store.folder.is_dir():
             raise ExperimentError(f"{str(folder)!r} is a file; expected a folder for the sweep")
         is_sweep = (store.folder / SWEEP_NAME).exists()
-        if store.folder.exists() and not is_sweep and any(store.folder.iterdir()):
+        begun = store.folder.iterdir() if store.folder.exists() else ()
+        if not is_sweep and not all(_is_of_a_beginning(path) for path in begun):
             raise ExperimentError(
                 f"{str(folder)!r} is not empty and holds no sweep; choose another folder"
             )
@@ -292,6 +294,12 @@ class Store:
         if failure:
             return Run(run, "failed", label, given, *names, error=failure.get("error"))
         return Run(run, "waiting" if planned else "stopped", label, given, *names)
+
+
+def _is_of_a_beginning(path: Path) -> bool:
+    if path.name in (RUNS, RUNNING, LOGS):
+        return path.is_dir() and not any(path.iterdir())
+    return path.name.startswith(f".{SWEEP_NAME}.")
 
 
 def _recipe(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
