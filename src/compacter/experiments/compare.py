@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compacter.errors import TrainingError
-from compacter.experiments.engines.local import Local
+from compacter.experiments.engines.local import call_all
 from compacter.training.progress import Progress, announce, silence_transformers
 from compacter.training.recipe import Recipe
 from compacter.training.result import Result
@@ -35,22 +35,12 @@ def compare(
         check_folder(folder, overwrite=overwrite)
     if jobs == 1 or len(runs) < 2:
         return [_train(made, folder, overwrite, watched, "") for made, folder in runs]
-    engine = Local(min(jobs, len(runs)))
-    found: dict[str, Result] = {}
-    try:
-        for index, (made, folder) in enumerate(runs):
-            label = f"{folder.name}: "
-            engine.submit(str(index), partial(_train, made, folder, overwrite, watched, label))
-        while len(found) < len(runs):
-            for ended in engine.ended(1.0):
-                if ended.error is not None:
-                    raise ended.error
-                if ended.lost is not None:
-                    raise TrainingError(f"{runs[int(ended.key)][1].name}: {ended.lost}")
-                found[ended.key] = ended.value
-    finally:
-        engine.close()
-    return [found[str(index)] for index in range(len(runs))]
+    calls = {
+        folder.name: partial(_train, made, folder, overwrite, watched, f"{folder.name}: ")
+        for made, folder in runs
+    }
+    found = call_all(calls, min(jobs, len(runs)))
+    return [found[folder.name] for _, folder in runs]
 
 
 def _train(recipe: Recipe, folder: Path, overwrite: bool, watched: bool, label: str) -> Result:

@@ -8,9 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compacter.errors import ExperimentError
 from compacter.experiments.engines import Ended, Engine
-from compacter.experiments.engines.local import Local
+from compacter.experiments.engines.local import Local, call_all
 from compacter.experiments.grid import Grid
 from compacter.experiments.overview import Overview
 from compacter.experiments.store import Planned, Run, Store
@@ -61,19 +60,8 @@ def _given(grid: Grid, settings: Mapping[str, Any]) -> Grid:
 def plan_runs(grid: Grid) -> list[Planned]:
     """The runs of a grid, planned in a process of its own, so that the one that watches over them
     stays small and touches no device; the imports are those that the runs need anyway."""
-    engine = Local()
-    try:
-        engine.submit(PLANNING, partial(_make_plan, grid))
-        while True:
-            for ended in engine.ended(TICK):
-                if ended.error is not None:
-                    raise ended.error
-                if ended.lost is not None:
-                    raise ExperimentError(f"the runs could not be planned: {ended.lost}")
-                plan: list[Planned] = ended.value
-                return plan
-    finally:
-        engine.close()
+    plan: list[Planned] = call_all({PLANNING: partial(_make_plan, grid)})[PLANNING]
+    return plan
 
 
 def _make_plan(grid: Grid) -> list[Planned]:

@@ -101,6 +101,25 @@ class Local:
         return Ended(started.key, value, error)
 
 
+def call_all(calls: Mapping[str, Call], jobs: int = 1) -> dict[str, Any]:
+    """What these calls give, so many made at a time. One that fails ends them all."""
+    engine = Local(jobs)
+    found: dict[str, Any] = {}
+    try:
+        for key, call in calls.items():
+            engine.submit(key, call)
+        while len(found) < len(calls):
+            for ended in engine.ended(1.0):
+                if ended.error is not None:
+                    raise ended.error
+                if ended.lost is not None:
+                    raise ExperimentError(f"{ended.key}: {ended.lost}")
+                found[ended.key] = ended.value
+    finally:
+        engine.close()
+    return found
+
+
 def _how(exitcode: int) -> str:
     """How a process ended, in words."""
     if exitcode < 0:
