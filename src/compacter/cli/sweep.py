@@ -40,6 +40,10 @@ def sweep(
         typer.Option(help="KEY=VALUE,VALUE,... for any key of a recipe; may be repeated."),
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Only say how many runs there are.")] = False,
+    time_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --dry-run: train so many steps of each kind, to time them."),
+    ] = None,
     retry_failed: Annotated[bool, typer.Option(help="Try failed runs again.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time (engine local).")] = None,
     engine: Annotated[str, typer.Option(help="local: this machine; ray: a Ray cluster.")] = "local",
@@ -65,8 +69,10 @@ def sweep(
     ray = {"address": address, "cpus": cpus, "gpus": gpus}
     _check_engine(engine, jobs, ray)
     if dry_run:
-        _dry_run(wanted, store, jobs or 1, retry_failed, as_json)
+        _dry_run(wanted, store, jobs or 1, retry_failed, time_steps, as_json)
         return
+    if time_steps is not None:
+        raise ExperimentError("--time-steps is for --dry-run; expected both or neither")
     from compacter.experiments.sweep import sweep as run
 
     placed = _engine(engine, jobs or 1, ray)
@@ -101,13 +107,20 @@ def _engine(engine: str, jobs: int, ray: dict[str, Any]) -> Engine:
     return Local(jobs)
 
 
-def _dry_run(grid: Grid, store: Store, jobs: int, retry_failed: bool, as_json: bool) -> None:
+def _dry_run(
+    grid: Grid, store: Store, jobs: int, retry_failed: bool, time_steps: int | None, as_json: bool
+) -> None:
     """How many runs, how many of them would be skipped, and how long the others take."""
+    from compacter.experiments.first_steps import timed
     from compacter.experiments.overview import Overview
 
     runs, pace = _standing(grid, store)
     if retry_failed:
         runs = [replace(run, state="waiting") if run.state == "failed" else run for run in runs]
+    if time_steps is not None:
+        waiting = [run for run in runs if run.state == "waiting" and not pace.knows(run.given)]
+        for run in timed(waiting, time_steps, jobs):
+            pace.add(run)
     overview = Overview({run.id: run for run in runs}, jobs, pace)
     count, total = overview.count(), overview.seconds_left()
     done, failed = count["done"] + count["diverged"], count["failed"]
@@ -119,9 +132,13 @@ def _dry_run(grid: Grid, store: Store, jobs: int, retry_failed: bool, as_json: b
     skipped = f"{done} done" + (f", {failed} failed" if failed else "")
     typer.echo(f"{len(runs)} runs: {skipped}, {left} to do")
     if total is None:
-        typer.echo(f"time: unknown, since no run is finished in {str(store.folder)!r} yet")
+        typer.echo(
+            f"time: unknown, since no run is finished in {str(store.folder)!r} yet; "
+            "--time-steps 5 trains a few steps to tell"
+        )
     else:
-        typer.echo(f"time: about {clock(total)} with {jobs} at a time, by the finished runs' speed")
+        told = "the finished runs' speed" if time_steps is None else "finished runs and first steps"
+        typer.echo(f"time: about {clock(total)} with {jobs} at a time, by {told}")
 
 
 def _standing(grid: Grid, store: Store) -> tuple[list[Run], Pace]:
