@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compacter.errors import CompacterError, ExperimentError, TrainingError
-from compacter.experiments.grid import Grid, parse_axis, ready_grids
+from compacter.experiments.grid import Dependent, Grid, parse_axis, ready_grids
 from compacter.experiments.plan import label
 from compacter.methods import METHODS
 from compacter.methods.attach import settings_of
@@ -38,6 +38,28 @@ def test_a_setting_that_a_method_has_not_makes_no_runs_of_its_own():
     count = Counter(recipe.method for recipe in made.recipes())
     assert count == {"full": 1, "adapter": 2, "compacter": 6}
     assert next(r for r in made.recipes() if r.method == "full").bottleneck is None
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "own", "other"),
+    [
+        ("intrinsic-said", "intrinsic_dim", 20_000, 400),
+        ("compacter", "rank", 1, 2),
+        ("prompt-tuning-r", "num_tokens", 100, 20),
+        ("adapter-drop", "drop_layers", 5, 0),
+        ("adapter", "drop_layers", 0, 5),
+        ("compacter++", "use_bias", True, False),
+        ("bitfit", "tune_output_layer", False, True),
+    ],
+)
+def test_the_methods_own_setting_is_the_same_run_given_or_not(method, setting, own, other):
+    made = Grid.make({"method": method, "axes": {setting: [None, own, other]}})
+    assert [getattr(recipe, setting) for recipe in made.recipes()] == [None, other]
+
+
+def test_what_depends_on_the_model_stays_as_it_is_given():
+    made = grid(method=["compacter"], n=[4], bottleneck=[24])
+    assert [(recipe.n, recipe.bottleneck) for recipe in made.recipes()] == [(4, 24)]
 
 
 def test_an_axis_that_depends_on_another():
@@ -79,6 +101,36 @@ def test_what_is_written_is_read_again():
     for name in ready_grids():
         made = Grid.read(name)
         assert Grid.make(made.plain()) == made
+
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+@pytest.mark.parametrize(
+    "path", [*ready_grids().values(), *sorted(RESULTS.glob("*.yaml"))], ids=lambda path: path.stem
+)
+def test_a_grid_that_is_cut_down_is_read_again(path):
+    whole = Grid.read(path)
+    for axis, values in whole.axes.items():
+        for value in () if isinstance(values, Dependent) else values:
+            for cut in (whole.with_axes({axis: [value]}), whole.with_values({axis: value})):
+                assert Grid.make(cut.plain()).check() == cut.check(), (axis, value)
+
+
+def test_what_is_written_is_what_can_occur():
+    made = grid(
+        rank={1: [5], 2: [6]},
+        n={"full": [1], "others": [2]},
+        method=["full", "compacter", "bitfit"],
+        seed={1: [7], 2: [8, 9]},
+    )
+    cut = made.with_axes({"method": ["compacter", "bitfit"]})
+    written = cut.plain()["axes"]
+    assert written == {"method": ["compacter", "bitfit"], "n": [2], "rank": [6], "seed": [8, 9]}
+    assert Grid.make(cut.plain()).check() == cut.check(), "in the same order"
+    cut = made.with_axes({"method": ["full", "bitfit"]})
+    assert cut.plain()["axes"]["n"] == {"full": [1], "others": [2]}
+    assert Grid.make(cut.plain()).check() == cut.check()
 
 
 def test_labels_tell_runs_apart():
@@ -147,7 +199,8 @@ def test_the_papers_ablations():
     assert len(by_n) == 3 * 3 * 3 * 14
     dims = Grid.read("intrinsic-dim").recipes()
     printed = [row.get("intrinsic_dim") for row in tables()["glue_t5_base_ablations"]]
-    assert {r.intrinsic_dim for r in dims} == {dim for dim in printed if dim}
+    own = METHODS["intrinsic-said"].settings["intrinsic_dim"]
+    assert {r.intrinsic_dim or own for r in dims} == {dim for dim in printed if dim}
     assert len(dims) == 5 * 8
 
 

@@ -49,6 +49,17 @@ def test_the_same_grid_gives_the_same_scores_on_either_engine(engine, tmp_path):
     assert sum(log.read_text().count("parameters are trained") for log in logs) == 2 + 1
 
 
+def test_a_run_that_fails_leaves_what_it_printed(engine, tmp_path):
+    """Also one whose worker has had a run before."""
+    grid = small_grid(tmp_path, method=["compacter"], n=[3], seed=[1, 2, 3])
+    runs = sweep(grid, tmp_path / "s", engine=engine)
+    assert [run.state for run in runs] == ["failed"] * 3
+    for run in runs:
+        text = (tmp_path / "s" / "logs" / f"{run.id}.log").read_text()
+        assert text.count("Traceback") == 1
+        assert "n=3 does not divide" in text
+
+
 def test_what_becomes_of_calls(engine):
     calls = {"raised": partial(int, "x"), "lost": partial(os._exit, 3), "value": partial(int, "7")}
     for name, call in calls.items():

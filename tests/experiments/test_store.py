@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,11 @@ def store(tmp_path) -> Store:
     return made
 
 
-def finish(store: Store, run: str, status: str = "finished", score: float = 70.0) -> None:
+def finish(store: Store, run: str, status: str = "finished", **values: Any) -> None:
     folder = store.run_folder(run)
     folder.mkdir(parents=True, exist_ok=True)
-    content = {"status": status, "method": "full", "task": "rte", "score": score, "seconds": 2.0}
+    content = {"status": status, "method": "full", "task": "rte", "score": 70.0, "seconds": 2.0}
+    content |= values
     (folder / "result.json").write_text(json.dumps(content))
 
 
@@ -69,11 +71,28 @@ def test_states(store):
     assert states() == {"a": "done", "b": "diverged", "of-an-earlier-plan": "done"}
 
 
+def test_runs_that_no_plan_names_tell_what_they_are(store):
+    finish(store, "finished", recipe=RECIPE | {"n": 4})
+    store.fail(planned("failed"), "why", "ValueError", 1)
+    store.run_folder("interrupted").mkdir()
+    (store.run_folder("interrupted") / "recipe.yaml").write_text("method: bitfit\ntask: cola\n")
+    store.run_folder("empty").mkdir()
+    found = {run.id: (run.state, run.label, run.method, run.task) for run in store.runs()[2:]}
+    assert found == {
+        "finished": ("done", "full rte n=4 seed=1", "full", "rte"),
+        "failed": ("failed", "full rte seed=1", "full", "rte"),
+        "interrupted": ("stopped", "bitfit cola", "bitfit", "cola"),
+        "empty": ("stopped", "", None, None),
+    }
+    assert [run.state for run in store.runs()[:2]] == ["waiting"] * 2
+    assert store.runs([planned("failed")])[0].label == "run failed", "by another plan"
+
+
 def test_a_cut_off_result_is_no_result(store):
     finish(store, "a")
     path = store.run_folder("a") / "result.json"
     path.write_text(path.read_text()[:20])
-    assert store.look("a").state == "waiting"
+    assert store.look("a", planned("a")).state == "waiting"
 
 
 def test_tidying_keeps_the_run(store):
@@ -146,6 +165,26 @@ def test_folders_that_are_no_sweep(tmp_path):
         Store.open(file)
     with pytest.raises(ExperimentError, match="is a file; expected a folder"):
         Store.create(file)
+    with pytest.raises(ExperimentError, match="is not empty and holds no sweep"):
+        Store.create(tmp_path)
+
+
+def test_a_sweep_that_was_killed_while_it_began_can_begin_again(tmp_path, monkeypatch):
+    def killed(path, text):
+        path.with_name(f".{path.name}.123").write_text(text[:1])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("compacter.experiments.store.write_atomically", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Store.create(tmp_path / "s").write({"seed": 1}, [])
+    assert len(list((tmp_path / "s").iterdir())) == 4
+    Store.create(tmp_path / "s").write({"seed": 1}, [])
+    assert Store.open(tmp_path / "s").runs() == []
+
+
+def test_a_folder_with_somebodys_runs_is_no_sweep(tmp_path):
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
     with pytest.raises(ExperimentError, match="is not empty and holds no sweep"):
         Store.create(tmp_path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +16,11 @@ import pytest
 import yaml
 
 from compacter.cli.sweep import _picture
+from compacter.experiments.first_steps import timed
+from compacter.experiments.grid import Grid
 from compacter.experiments.overview import Overview
 from compacter.experiments.pace import Pace, clock
+from compacter.experiments.plan import given, make_plan
 from compacter.experiments.store import Run, Store
 from sweeping import results, small_grid
 
@@ -101,6 +105,76 @@ def test_dry_runs_count_and_write_nothing(tmp_path, command):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dry_run_knows_what_the_sweep_would_skip(tmp_path, command):
+    """Also by another name of the data, after another grid, and what has failed."""
+    (tmp_path / "data").mkdir()
+    grid = small_grid(tmp_path / "data")
+    plan = make_plan(grid)
+    store = Store.create(tmp_path / "s")
+    store.write({"axes": {"seed": [7]}}, [])
+    for run, status in zip(plan[:2], ("finished", "diverged"), strict=True):
+        store.run_folder(run.id).mkdir()
+        content = {"status": status, "method": "full", "seconds": 4.0, "recipe": run.recipe}
+        (store.run_folder(run.id) / "result.json").write_text(json.dumps(content))
+    store.fail(plan[2], "why", "ValueError", 1)
+    elsewhere = str(tmp_path / "data" / ".." / "data" / Path(grid.base["train_file"]).name)
+    file = tmp_path / "grid.yaml"
+    file.write_text(yaml.safe_dump(grid.with_values({"train_file": elsewhere}).plain()))
+    arguments = ["sweep", str(file), "--output", str(store.folder), "--dry-run"]
+    code, out, _ = command(*arguments)
+    assert code == 0
+    assert out.splitlines() == [
+        "4 runs: 2 done, 1 failed, 1 to do",
+        "time: about 0:04 with 1 at a time, by the finished runs' speed",
+    ]
+    code, out, _ = command(*arguments, "--retry-failed", "--jobs", "2", "--json")
+    assert json.loads(out) == {"runs": 4, "done": 2, "failed": 0, "left": 2, "seconds": 4.0}
+    assert store.plan() == [], "nothing is written"
+
+
+def test_a_dry_run_may_time_a_few_steps(file, tmp_path, command):
+    output = tmp_path / "s"
+    arguments = ["sweep", str(file), "--output", str(output), "--dry-run", "--time-steps", "2"]
+    code, out, err = command(*arguments, "--methods", "compacter", "--save-steps", "4")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "2 runs: 0 done, 2 to do"
+    assert re.match(
+        r"time: about \d+:\d\d with 1 at a time, by finished runs and", out.splitlines()[1]
+    )
+    code, out, err = command(*arguments, "--n", "3")
+    assert (code, out) == (2, "")
+    assert "n=3 does not divide" in err
+    assert not output.exists()
+
+
+def test_one_run_of_each_kind_is_timed(file):
+    made = [given(recipe) for recipe in Grid.read(file).recipes()]
+    runs = [Run(str(index), "waiting", "", values) for index, values in enumerate(made)]
+    found = timed(runs, 2, 1)
+    assert sorted(run.given["method"] for run in found) == ["compacter", "full"]
+    assert all(run.seconds > 0 for run in found)
+    pace = Pace(found)
+    assert all(pace.knows(run.given) for run in runs)
+    assert not pace.knows({**runs[0].given, "epochs": 9})
+
+
+def test_runs_that_no_plan_names_take_no_time(tmp_path, command):
+    store = Store.create(tmp_path / "s")
+    store.write({"axes": {"seed": [1]}}, [])
+    recipe = {"method": "bitfit", "task": "cola", "seed": 1}
+    for name in ("finished", "interrupted"):
+        store.run_folder(name).mkdir()
+    content = {"status": "finished", **recipe, "score": 5.0, "seconds": 4.0, "recipe": recipe}
+    (store.run_folder("finished") / "result.json").write_text(json.dumps(content))
+    (store.run_folder("interrupted") / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    _, out, _ = command("runs", str(store.folder))
+    assert out.splitlines() == [
+        "done     finished bitfit cola seed=1: 5.00 in 0:04",
+        "stopped  interrupted bitfit cola seed=1",
+        "1 done, 1 stopped",
+    ]
+
+
 BAD: dict[str, tuple[list[str], str]] = {
     "nothing": ([], "there is nothing to vary"),
     "unknown grid": (["gleu"], "there is no grid 'gleu', nor a file of that name; did you mean"),
@@ -114,6 +188,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown engine": (["glue", "--engine", "rey"], "engine 'rey' is unknown; choose one of local"),
     "address of local": (["glue", "--address", "x"], "--address is not for the engine 'local'"),
     "jobs of ray": (["glue", "--engine", "ray", "--jobs", "2"], "--jobs is not for the engine"),
+    "steps of a sweep": (["glue", "--time-steps", "5"], "--time-steps is for --dry-run; expected"),
     "no jobs": (["glue", "--jobs", "0"], "greater than or equal to 1"),
     "not a list": (["bad.yaml"], "axis 'seed' holds 3; expected a list"),
     "missing values": (

@@ -79,6 +79,18 @@ def test_finished_runs_are_skipped_and_a_grid_may_grow(undisturbed, grid):
     sweep(grid, undisturbed, engine=engine)
 
 
+def test_a_grid_that_is_cut_down_starts(tmp_path):
+    grid = small_grid(
+        tmp_path,
+        method=["compacter", "full"],
+        epochs={"compacter": [2, 3], "full": [4]},
+        train_file=[str(tmp_path / "missing.csv")],
+    )
+    (run,) = sweep(grid, tmp_path / "s", engine=Inline(), method=["full"])
+    assert (run.state, run.given["epochs"]) == ("failed", 4), "planned, and its data looked for"
+    assert [r.epochs for r in Grid.read(tmp_path / "s" / "sweep.yaml").recipes()] == [4]
+
+
 def marks(output: Path) -> set[Path]:
     """What tells that runs have come further."""
     return {*output.glob("runs/*/checkpoints/*"), *output.glob("runs/*/result.json")}
@@ -228,10 +240,13 @@ def test_any_error_is_recorded_and_a_second_try_may_do(error, grid, tmp_path, mo
     assert [run.state for run in runs] == ["failed"]
     assert runs[0].error is not None
     assert "the memory is not enough" in runs[0].error or runs[0].error == "a b"
+    logs = tmp_path / "s" / "logs"
+    assert "Traceback" in (logs / f"{runs[0].id}.log").read_text()
     again = partial(sweep, grid, tmp_path / "s", method="compacter", seed=[1])
     assert [run.state for run in again(engine=Inline())] == ["failed"]
     assert [run.state for run in again(engine=Inline(), retry_failed=True)] == ["done"]
     assert not list((tmp_path / "s").glob("runs/*/failed.json"))
+    assert not list(logs.iterdir())
 
 
 def test_a_run_whose_process_is_lost_every_time_fails(grid, tmp_path):
@@ -241,6 +256,23 @@ def test_a_run_whose_process_is_lost_every_time_fails(grid, tmp_path):
     assert len(engine.made) == 3
     (failure,) = (tmp_path / "s").glob("runs/*/failed.json")
     assert json.loads(failure.read_text())["attempts"] == 3
+
+
+def test_what_a_run_prints_is_in_its_log_and_what_others_print_is_not(
+    grid, tmp_path, monkeypatch, capfd
+):
+    def fail(*arguments):
+        print("by Python")
+        os.write(1, b"below it\n")
+        raise KeyError("x")
+
+    monkeypatch.setattr("compacter.training.run.make_trainer", fail)
+    (run,) = sweep(grid, tmp_path / "s", engine=Inline(), method="compacter", seed=[1])
+    log = tmp_path / "s" / "logs" / f"{run.id}.log"
+    assert log.read_text().startswith("by Python\nbelow it\nTraceback")
+    print("afterwards")
+    os.write(1, b"below it\n")
+    assert capfd.readouterr().out == "afterwards\nbelow it\n"
 
 
 def test_data_that_changes_while_a_sweep_goes_on(tmp_path):
@@ -283,8 +315,8 @@ def _value(value: int) -> int:
     return value
 
 
-def test_the_local_engine(tmp_path):
-    engine = Local(2, logs=tmp_path)
+def test_the_local_engine(capfd):
+    engine = Local(2)
     calls = {"killed": _kill_itself, "exit": _exit, "raised": _raise, "crashed": _crash}
     try:
         for name, call in {**calls, "value": partial(_value, 7)}.items():
@@ -299,9 +331,10 @@ def test_the_local_engine(tmp_path):
     assert "exit code 3" in found["exit"].lost
     assert isinstance(found["raised"].error, CompacterError)
     assert str(found["crashed"].error) == "KeyError: 'x'"
-    assert "Traceback" in (tmp_path / "crashed.log").read_text()
     assert (found["value"].value, found["value"].error, found["value"].lost) == (7, None, None)
-    assert (tmp_path / "value.log").read_text() == "a line\n"
+    shown = capfd.readouterr()
+    assert shown.out == "a line\n"
+    assert "Traceback" in shown.err
 
 
 def test_each_place_has_one_device():

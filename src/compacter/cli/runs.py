@@ -1,4 +1,4 @@
-"""`compacter runs`: what is done, running, failed and waiting in a sweep."""
+"""`compacter runs`: how the runs of a sweep stand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(help="The --output of 'compacter sweep'.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """List the runs of a sweep: done, diverged, failed, running, waiting."""
+    """List the runs of a sweep: done, diverged, failed, running, waiting, stopped."""
     found = Store.open(folder).runs()
     pace = Pace(run for run in found if run.state == "done")
     overview = Overview({run.id: run for run in found}, pace=pace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from compacter.cli.output import print_json
 from compacter.errors import ExperimentError
 from compacter.experiments.grid import Grid, parse_axis
 from compacter.experiments.pace import Pace, clock
-from compacter.experiments.store import LOGS, PLAN_NAME, STATES, Run, State, Store
+from compacter.experiments.store import STATES, Run, State, Store
 
 if TYPE_CHECKING:
     from compacter.experiments.engines import Engine
@@ -39,6 +40,10 @@ def sweep(
         typer.Option(help="KEY=VALUE,VALUE,... for any key of a recipe; may be repeated."),
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Only say how many runs there are.")] = False,
+    time_steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --dry-run: train so many steps of each kind, to time them."),
+    ] = None,
     retry_failed: Annotated[bool, typer.Option(help="Try failed runs again.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at a time (engine local).")] = None,
     engine: Annotated[str, typer.Option(help="local: this machine; ray: a Ray cluster.")] = "local",
@@ -64,11 +69,13 @@ def sweep(
     ray = {"address": address, "cpus": cpus, "gpus": gpus}
     _check_engine(engine, jobs, ray)
     if dry_run:
-        _dry_run(wanted, store, jobs or 1, as_json)
+        _dry_run(wanted, store, jobs or 1, retry_failed, time_steps, as_json)
         return
+    if time_steps is not None:
+        raise ExperimentError("--time-steps is for --dry-run; expected both or neither")
     from compacter.experiments.sweep import sweep as run
 
-    placed = _engine(engine, jobs or 1, ray, store)
+    placed = _engine(engine, jobs or 1, ray)
     try:
         with _View(output) as view:
             runs = run(wanted, output, engine=placed, retry_failed=retry_failed, watch=view.watch)
@@ -90,36 +97,62 @@ def _check_engine(engine: str, jobs: int | None, ray: dict[str, Any]) -> None:
         )
 
 
-def _engine(engine: str, jobs: int, ray: dict[str, Any], store: Store) -> Engine:
+def _engine(engine: str, jobs: int, ray: dict[str, Any]) -> Engine:
     if engine == "ray":
         from compacter.experiments.engines.ray import Ray
 
         return Ray(**{name: value for name, value in ray.items() if value is not None})
     from compacter.experiments.engines.local import Local
 
-    return Local(jobs, logs=store.folder / LOGS)
+    return Local(jobs)
 
 
-def _dry_run(grid: Grid, store: Store, jobs: int, as_json: bool) -> None:
-    """How many runs, how many of them are done, and how long the others take."""
-    from compacter.experiments.plan import given
+def _dry_run(
+    grid: Grid, store: Store, jobs: int, retry_failed: bool, time_steps: int | None, as_json: bool
+) -> None:
+    """How many runs, how many of them would be skipped, and how long the others take."""
+    from compacter.experiments.first_steps import timed
+    from compacter.experiments.overview import Overview
 
-    wanted = [given(recipe) for recipe in grid.recipes()]
-    known = store.runs() if (store.folder / PLAN_NAME).exists() else []
-    ended = {str(run.given) for run in known if run.state in ("done", "diverged")}
-    pace = Pace(run for run in known if run.state == "done")
-    left = [values for values in wanted if str(values) not in ended]
-    seconds = [pace.seconds(values) for values in left]
-    total = None if None in seconds else sum(s for s in seconds if s is not None) / jobs
+    runs, pace = _standing(grid, store)
+    if retry_failed:
+        runs = [replace(run, state="waiting") if run.state == "failed" else run for run in runs]
+    if time_steps is not None:
+        waiting = [run for run in runs if run.state == "waiting" and not pace.knows(run.given)]
+        for run in timed(waiting, time_steps, jobs):
+            pace.add(run)
+    overview = Overview({run.id: run for run in runs}, jobs, pace)
+    count, total = overview.count(), overview.seconds_left()
+    done, failed = count["done"] + count["diverged"], count["failed"]
+    left = len(runs) - done - failed
     if as_json:
-        done = len(wanted) - len(left)
-        print_json({"runs": len(wanted), "done": done, "left": len(left), "seconds": total})
+        numbers = {"runs": len(runs), "done": done, "failed": failed, "left": left}
+        print_json({**numbers, "seconds": total})
         return
-    typer.echo(f"{len(wanted)} runs: {len(wanted) - len(left)} done, {len(left)} to do")
+    skipped = f"{done} done" + (f", {failed} failed" if failed else "")
+    typer.echo(f"{len(runs)} runs: {skipped}, {left} to do")
     if total is None:
-        typer.echo(f"time: unknown, since no run is finished in {str(store.folder)!r} yet")
+        typer.echo(
+            f"time: unknown, since no run is finished in {str(store.folder)!r} yet; "
+            "--time-steps 5 trains a few steps to tell"
+        )
     else:
-        typer.echo(f"time: about {clock(total)} with {jobs} at a time, by the finished runs' speed")
+        told = "the finished runs' speed" if time_steps is None else "finished runs and first steps"
+        typer.echo(f"time: about {clock(total)} with {jobs} at a time, by {told}")
+
+
+def _standing(grid: Grid, store: Store) -> tuple[list[Run], Pace]:
+    """The runs of a grid as they stand, and the pace of all that are finished. Data is read, as
+    runs are named by it too, only where there are runs to compare with."""
+    from compacter.experiments.plan import given
+    from compacter.experiments.sweep import plan_runs
+
+    if not store.begun():
+        recipes = enumerate(grid.recipes())
+        return [Run(str(index), "waiting", "", given(recipe)) for index, recipe in recipes], Pace()
+    plan = plan_runs(grid)
+    found = store.runs(plan)
+    return found[: len(plan)], Pace(run for run in found if run.state == "done")
 
 
 def _tell_end(runs: list[Run], output: Path, as_json: bool) -> None:

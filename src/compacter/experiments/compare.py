@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compacter.errors import TrainingError
-from compacter.experiments.engines.local import Local
+from compacter.experiments.engines.local import call_all
 from compacter.training.folder import check_folder
 from compacter.training.progress import Progress, announce, silence_transformers
 from compacter.training.recipe import DATA_PLACES, Recipe
@@ -43,22 +43,12 @@ def compare(
     train_one = partial(_train, resume=resume, overwrite=overwrite, watched=watched)
     if jobs == 1 or len(runs) < 2:
         return [train_one(made, folder, label="") for made, folder in runs]
-    engine = Local(min(jobs, len(runs)))
-    found: dict[str, Result] = {}
-    try:
-        for index, (made, folder) in enumerate(runs):
-            label = f"{folder.name}: "
-            engine.submit(str(index), partial(train_one, made, folder, label=label))
-        while len(found) < len(runs):
-            for ended in engine.ended(1.0):
-                if ended.error is not None:
-                    raise ended.error
-                if ended.lost is not None:
-                    raise TrainingError(f"{runs[int(ended.key)][1].name}: {ended.lost}")
-                found[ended.key] = ended.value
-    finally:
-        engine.close()
-    return [found[str(index)] for index in range(len(runs))]
+    calls = {
+        folder.name: partial(train_one, made, folder, label=f"{folder.name}: ")
+        for made, folder in runs
+    }
+    found = call_all(calls, min(jobs, len(runs)))
+    return [found[folder.name] for _, folder in runs]
 
 
 def _is_finished(folder: Path, resume: bool) -> bool:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from compacter.errors import ExperimentError
-from compacter.methods import find_method
+from compacter.methods import METHODS, find_method
 from compacter.tasks import find_task
 from compacter.training.recipe import Recipe, find_file, read_recipe, ready_files
 
@@ -104,24 +104,28 @@ class Grid:
         return replace(self, base=base, axes={**self.axes, **new})
 
     def plain(self) -> dict[str, Any]:
-        """What `make` would read."""
-        axes = {
-            name: {key: list(values) for key, values in found.table.items()}
-            if isinstance(found, Dependent)
-            else list(found)
-            for name, found in self.axes.items()
-        }
+        """What `make` would read: the same recipes in the same order. Of an axis that depends on
+        another one only what can still occur is left, as `make` wants keys that do."""
+        axes: dict[str, Any] = {}
+        for name in self._ordered():
+            axis = self.axes[name]
+            if isinstance(axis, Dependent):
+                cases = self._cases(name, axis)
+                lists = {key: list(values) for key, values in cases.items()}
+                axes[name] = lists if len(cases) > 1 else next(iter(lists.values()))
+            else:
+                axes[name] = list(axis)
         base = {key: list(v) if isinstance(v, tuple) else v for key, v in self.base.items()}
         return {**base, AXES: axes}
 
     def recipes(self) -> list[Recipe]:
         """All combinations, each once. A setting that a method does not have is left out for it; so
-        is a training size above what a task has."""
+        are one that says what the method does anyway, and a training size above what a task has."""
         from compacter.training.run import for_method
 
         found: dict[Recipe, None] = {}
         for recipe in self.check():
-            found[for_method(recipe, recipe.method)] = None
+            found[_without_defaults(for_method(recipe, recipe.method))] = None
         return list(found)
 
     def check(self) -> list[Recipe]:
@@ -154,6 +158,22 @@ class Grid:
             axis = axis.values(name, values.get(axis.on, Recipe.model_fields[axis.on].default))
         for value in axis:
             yield from self._combinations({**values, name: value}, rest)
+
+    def _cases(self, name: str, axis: Dependent) -> dict[Any, Values]:
+        """The part of a dependent axis that this grid comes to."""
+        cases = {}
+        for found in self._possible(axis.on):
+            cases[found if found in axis.table else OTHERS] = axis.values(name, found)
+        return cases
+
+    def _possible(self, name: str) -> Values:
+        """The values that a key takes."""
+        axis = self.axes.get(name)
+        if axis is None:
+            return (self.base.get(name, Recipe.model_fields[name].default),)
+        if isinstance(axis, Dependent):
+            return tuple(value for part in self._cases(name, axis).values() for value in part)
+        return axis
 
     def _ordered(self) -> list[str]:
         """The axes in their order, each after the one that it depends on."""
@@ -256,6 +276,27 @@ def _check_names(recipe: Recipe) -> None:
     name = recipe.task_name()
     if recipe.train_file is None and name is not None:
         find_task(name)
+
+
+def _without_defaults(recipe: Recipe) -> Recipe:
+    """Leave open what is given as the method has it, as it is the same run."""
+    own = _own_settings(recipe.method)
+    said = {k: None for k, value in recipe.method_settings().items() if own.get(k) == value}
+    return recipe.model_copy(update=said)
+
+
+def _own_settings(method: str) -> dict[str, Any]:
+    """What a method does where nothing is given, without n and bottleneck: they depend on the
+    model."""
+    from compacter.methods.attach import CONFIG_CLASSES, DEFAULT_NUM_TOKENS
+
+    found = METHODS.get(method)
+    if found is None or found.family == "full":
+        return {}
+    if found.family == "prompt":
+        return {"num_tokens": DEFAULT_NUM_TOKENS}
+    own = {field.name: field.default for field in fields(CONFIG_CLASSES[found.family])}
+    return {k: v for k, v in {**own, **found.settings}.items() if k not in ("n", "bottleneck")}
 
 
 def _has_rows(recipe: Recipe) -> bool:

@@ -22,7 +22,7 @@ class Pace:
     """The mean seconds of the finished runs that are most alike."""
 
     def __init__(self, finished: Iterable[Run] = ()) -> None:
-        self._seconds: dict[tuple[Any, ...], list[float]] = {}
+        self._seconds: dict[str, list[float]] = {}
         for run in finished:
             self.add(run)
 
@@ -39,9 +39,18 @@ class Pace:
                 return fmean(known)
         return None
 
+    def knows(self, given: Mapping[str, Any]) -> bool:
+        """Whether a run of the same kind is finished."""
+        return kind(given) in self._seconds
 
-def _shared(keys: tuple[str, ...], given: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (keys, *(str(given.get(key)) for key in keys))
+
+def kind(given: Mapping[str, Any]) -> str:
+    """The same for runs that are most alike."""
+    return _shared(ALIKE[0], given)
+
+
+def _shared(keys: tuple[str, ...], given: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={given.get(key)}" for key in keys)
 
 
 def clock(seconds: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,15 +13,14 @@ from compacter.tasks import SPLIT_SEED, Source, Splits, Task, fingerprint, load,
 from compacter.training.recipe import Recipe
 
 
-def make_plan(grid: Mapping[str, Any]) -> list[Planned]:
+def make_plan(grid: Grid) -> list[Planned]:
     """The runs of a grid. A run whose data or model cannot be read is planned too, with the reason,
     so that it fails alone."""
-    made = Grid.make(grid)
-    recipes = made.recipes()
+    recipes = grid.recipes()
     data = _Data()
     found = {}
     for recipe in sorted(recipes, key=lambda recipe: str((recipe.task, recipe.train_file))):
-        found[recipe] = _planned(recipe, label(made, recipe), data)
+        found[recipe] = _planned(recipe, label(grid, recipe), data)
     return list({found[recipe].id: found[recipe] for recipe in recipes}.values())
 
 

@@ -27,7 +27,9 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from compacter.errors import ExperimentError
+from compacter.errors import CompacterError, ExperimentError
+from compacter.training.folder import RECIPE_NAME
+from compacter.training.recipe import DATA_PLACES, METHOD_SETTINGS, read_recipe
 from compacter.training.result import (
     CHECKPOINTS,
     RESULT_NAME,
@@ -40,12 +42,13 @@ PLAN_NAME = "plan.json"
 FAILED_NAME = "failed.json"
 RUNS, RUNNING, LOGS = "runs", "running", "logs"
 
-State = Literal["done", "diverged", "failed", "running", "waiting"]
-STATES: tuple[State, ...] = ("done", "diverged", "failed", "running", "waiting")
+State = Literal["done", "diverged", "failed", "running", "waiting", "stopped"]
+STATES: tuple[State, ...] = ("done", "diverged", "failed", "running", "waiting", "stopped")
+"""Stopped: begun by an earlier plan and not in this one, so that it waits for nothing."""
 
 ID_LENGTH = 12
-PLACES = ("data_dir", "train_file", "validation_file", "test_file")
-"""Keys that say where the data is. What the data is, its fingerprint says."""
+TELLING = (*METHOD_SETTINGS, "max_train_samples", "learning_rate", "epochs", "seed")
+"""Keys that tell runs apart where no grid says which ones do."""
 
 LOOKS = 25  # times that a claim is tried for: somebody may just be looking whether it is held
 LOOK_SECONDS = 0.02
@@ -88,11 +91,11 @@ class Run:
 
 
 def run_id(recipe: Mapping[str, Any], data_fingerprint: str | None) -> str:
-    """A short hash of a resolved recipe and its data."""
+    """A short hash of a resolved recipe and its data, wherever that is."""
     known = {
         key: value
         for key, value in recipe.items()
-        if value is not None and (data_fingerprint is None or key not in PLACES)
+        if value is not None and (data_fingerprint is None or key not in DATA_PLACES)
     }
     text = json.dumps([known, data_fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
@@ -149,12 +152,14 @@ class Store:
 
     @classmethod
     def create(cls, folder: str | Path) -> Self:
-        """A folder for a sweep: new, empty, or that of an earlier sweep."""
+        """A folder for a sweep: new, empty, or that of an earlier sweep, also if that was killed
+        before it had written its grid."""
         store = cls(folder)
         if store.folder.exists() and not store.folder.is_dir():
             raise ExperimentError(f"{str(folder)!r} is a file; expected a folder for the sweep")
         is_sweep = (store.folder / SWEEP_NAME).exists()
-        if store.folder.exists() and not is_sweep and any(store.folder.iterdir()):
+        begun = store.folder.iterdir() if store.folder.exists() else ()
+        if not is_sweep and not all(_is_of_a_beginning(path) for path in begun):
             raise ExperimentError(
                 f"{str(folder)!r} is not empty and holds no sweep; choose another folder"
             )
@@ -250,18 +255,23 @@ class Store:
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         self.log(run).unlink(missing_ok=True)
 
-    def runs(self) -> list[Run]:
-        """Every run of the plan, and those that earlier plans have left."""
-        planned = {run.id: run for run in self.plan()}
-        others = {path.name for path in (self.folder / RUNS).glob("*")} - planned.keys()
+    def begun(self) -> set[str]:
+        """The runs that have a folder."""
+        return {path.name for path in (self.folder / RUNS).glob("*")}
+
+    def runs(self, plan: Iterable[Planned] | None = None) -> list[Run]:
+        """Every run of the plan (the last one, unless another is given), and after them those that
+        other plans have left."""
+        planned = {run.id: run for run in (self.plan() if plan is None else plan)}
+        others = self.begun() - planned.keys()
         return [self.look(run, planned.get(run)) for run in (*planned, *sorted(others))]
 
     def look(self, run: str, planned: Planned | None = None) -> Run:
-        """A run as it is now."""
-        given = planned.given if planned else {}
-        label = planned.label if planned else ""
+        """A run as it is now. What no plan tells about it is taken from what it has left."""
         folder = self.run_folder(run)
-        result = read_summary(folder)
+        result, failure = read_summary(folder), _read(folder / FAILED_NAME)
+        given = planned.given if planned else _recipe(folder, result or failure)
+        label = planned.label if planned else _label(given)
         if result:
             return Run(
                 run,
@@ -278,10 +288,29 @@ class Store:
         if progress is not None:
             step, steps = progress.get("step"), progress.get("steps")
             return Run(run, "running", label, given, *names, step=step, steps=steps)
-        failure = _read(folder / FAILED_NAME)
         if failure:
             return Run(run, "failed", label, given, *names, error=failure.get("error"))
-        return Run(run, "waiting", label, given, *names)
+        return Run(run, "waiting" if planned else "stopped", label, given, *names)
+
+
+def _is_of_a_beginning(path: Path) -> bool:
+    if path.name in (RUNS, RUNNING, LOGS):
+        return path.is_dir() and not any(path.iterdir())
+    return path.name.startswith(f".{SWEEP_NAME}.")
+
+
+def _recipe(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's recipe from its result or failure, or else its own file, without what is open."""
+    try:
+        found = record.get("recipe") or read_recipe(folder / RECIPE_NAME)
+    except CompacterError:
+        return {}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _label(recipe: Mapping[str, Any]) -> str:
+    names = [str(recipe[key]) for key in ("method", "task") if key in recipe]
+    return " ".join(names + [f"{key}={recipe[key]}" for key in TELLING if key in recipe])
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compacter.errors import ExperimentError
 from compacter.experiments.engines import Ended, Engine
-from compacter.experiments.engines.local import Local
+from compacter.experiments.engines.local import Local, call_all
 from compacter.experiments.grid import Grid
 from compacter.experiments.overview import Overview
-from compacter.experiments.store import LOGS, Planned, Run, Store
+from compacter.experiments.store import Planned, Run, Store
 
 LOST_AT_MOST = 3  # times that a run's process may be lost before the run counts as failed
 TICK = 1.0  # seconds between looks at what goes on
@@ -39,13 +38,13 @@ def sweep(
     Finished runs are skipped, interrupted ones go on, failed ones are left unless they are to be
     tried again. Settings give a key of the recipe one value, or, as a list, the values of an axis.
     The engine is this machine, `jobs` runs at a time, unless another one is given."""
-    wanted = _given(grid if isinstance(grid, Grid) else Grid.read(grid), settings).plain()
+    wanted = _given(grid if isinstance(grid, Grid) else Grid.read(grid), settings)
     store = Store.create(output)
     own = engine is None
-    engine = engine or Local(jobs, logs=store.folder / LOGS)
+    engine = engine or Local(jobs)
     try:
-        plan = _plan(wanted)
-        store.write(wanted, plan)
+        plan = plan_runs(wanted)
+        store.write(wanted.plain(), plan)
         return _Sweep(store, plan, engine, retry_failed, watch or (lambda *_: None)).run()
     finally:
         if own:
@@ -58,25 +57,14 @@ def _given(grid: Grid, settings: Mapping[str, Any]) -> Grid:
     return grid.with_values(single).with_axes(lists)
 
 
-def _plan(grid: Mapping[str, Any]) -> list[Planned]:
-    """Planned in a process of its own, so that the one that watches over the runs stays small and
-    touches no device; the imports are those that the runs need anyway."""
-    engine = Local()
-    try:
-        engine.submit(PLANNING, partial(_make_plan, grid))
-        while True:
-            for ended in engine.ended(TICK):
-                if ended.error is not None:
-                    raise ended.error
-                if ended.lost is not None:
-                    raise ExperimentError(f"the runs could not be planned: {ended.lost}")
-                plan: list[Planned] = ended.value
-                return plan
-    finally:
-        engine.close()
+def plan_runs(grid: Grid) -> list[Planned]:
+    """The runs of a grid, planned in a process of its own, so that the one that watches over them
+    stays small and touches no device; the imports are those that the runs need anyway."""
+    plan: list[Planned] = call_all({PLANNING: partial(_make_plan, grid)})[PLANNING]
+    return plan
 
 
-def _make_plan(grid: Mapping[str, Any]) -> list[Planned]:
+def _make_plan(grid: Grid) -> list[Planned]:
     from compacter.experiments.plan import make_plan
     from compacter.training.progress import silence_transformers
 

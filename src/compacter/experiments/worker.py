@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,19 +44,40 @@ def execute(folder: Path, run: Planned, retry: bool) -> Outcome:
                     "start the sweep again"
                 )
 
-        try:
-            train(
-                Recipe.make(run.recipe),
-                store.run_folder(run.id),
-                resume=True,
-                on_start=check_data,
-                callbacks=[_Tell(claim)],
-            )
-        except Exception as error:
-            traceback.print_exc()
-            store.fail(run, str(error), type(error).__name__, attempts + 1)
-            return "failed"
+        with _printing_to(store.log(run.id)):
+            try:
+                train(
+                    Recipe.make(run.recipe),
+                    store.run_folder(run.id),
+                    resume=True,
+                    on_start=check_data,
+                    callbacks=[_Tell(claim)],
+                )
+            except Exception as error:
+                traceback.print_exc()
+                store.fail(run, str(error), type(error).__name__, attempts + 1)
+                return "failed"
         return "finished"
+
+
+@contextmanager
+def _printing_to(log: Path) -> Iterator[None]:
+    """What this process prints, in Python or below it, is added to a file; afterwards it goes where
+    it went before, as Ray's workers live on and take the next run."""
+    with (
+        log.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as file,
+        redirect_stdout(file),
+        redirect_stderr(file),
+    ):
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(file.fileno(), number)
+            yield
+        finally:
+            for number, descriptor in kept.items():
+                os.dup2(descriptor, number)
+                os.close(descriptor)
 
 
 class _Tell(TrainerCallback):

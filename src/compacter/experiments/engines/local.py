@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process, reduction
-from pathlib import Path
 from typing import Any
 
 from compacter.errors import CompacterError, ExperimentError
@@ -41,12 +40,10 @@ class _Started:
 class Local:
     """An engine for one machine."""
 
-    def __init__(self, jobs: int = 1, *, logs: Path | None = None) -> None:
-        """`logs`: a folder for what the calls print, in a file for each; else it is shown."""
+    def __init__(self, jobs: int = 1) -> None:
         if jobs < 1:
             raise ExperimentError(f"jobs={jobs} does not fit; expected 1 or more")
         self.slots = jobs
-        self.logs = logs
         self.context: Any = get_context(START)
         if START == "forkserver":
             self.context.set_forkserver_preload(PRELOADED)
@@ -83,10 +80,9 @@ class Local:
         free = [slot for slot in range(self.slots) if slot not in self.started]
         for slot in free[: len(self.waiting)]:
             key, call = self.waiting.popleft()
-            log = None if self.logs is None else self.logs / f"{key}.log"
             receive, send = self.context.Pipe(duplex=False)
             process = self.context.Process(
-                target=_serve, args=(send, call, slot, self.slots, log, _Streams()), name=key
+                target=_serve, args=(send, call, slot, self.slots, _Streams()), name=key
             )
             process.start()
             send.close()  # so that the pipe ends with the process
@@ -103,6 +99,25 @@ class Local:
             started.answer.close()
         started.process.join()
         return Ended(started.key, value, error)
+
+
+def call_all(calls: Mapping[str, Call], jobs: int = 1) -> dict[str, Any]:
+    """What these calls give, so many made at a time. One that fails ends them all."""
+    engine = Local(jobs)
+    found: dict[str, Any] = {}
+    try:
+        for key, call in calls.items():
+            engine.submit(key, call)
+        while len(found) < len(calls):
+            for ended in engine.ended(1.0):
+                if ended.error is not None:
+                    raise ended.error
+                if ended.lost is not None:
+                    raise ExperimentError(f"{ended.key}: {ended.lost}")
+                found[ended.key] = ended.value
+    finally:
+        engine.close()
+    return found
 
 
 def _how(exitcode: int) -> str:
@@ -132,16 +147,11 @@ def _serve(
     call: Call,
     slot: int,
     slots: int,
-    log: Path | None,
     streams: _Streams,
 ) -> None:
     """What a process does: make the call and send what came of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it hears Ctrl-C, and ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    if log is not None:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
     device = one_device(slot, os.environ)
     if device is not None:
         os.environ[DEVICES] = device
