@@ -23,7 +23,7 @@ from compacter.models.pretrained import load_tokenizer
 from compacter.tasks import TASKS
 from compacter.training import Recipe, predict, train
 from compacter.training.inference import as_row, load_run
-from compacter.training.run import prepare
+from compacter.training.prepare import prepare
 from tiny_tasks import recipe_values, save_model
 
 TEXTS = ["red cat one two blue", "dog red red one one", "blue dog two"]
@@ -199,7 +199,8 @@ def test_memory_that_is_not_enough_is_advice(tmp_path, monkeypatch):
     """Really too much, on a CPU, while the model is made."""
     values = recipe_values("bert", tmp_path, method="compacter")
     monkeypatch.setattr(
-        "compacter.training.run.load_model", lambda *_, **__: torch.empty(2**60, dtype=torch.int8)
+        "compacter.training.prepare.load_model",
+        lambda *_, **__: torch.empty(2**60, dtype=torch.int8),
     )
     with pytest.raises(TrainingError, match="make batch_size smaller"):
         train(Recipe.make(values), tmp_path / "run")

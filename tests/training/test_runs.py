@@ -17,7 +17,8 @@ from compacter.experiments.compare import compare
 from compacter.training import Recipe, evaluate, predict, read_result, train
 from compacter.training.inference import load_run
 from compacter.training.memory import peak_memory, reset_peak_memory
-from compacter.training.run import for_method, make_trainer, prepare
+from compacter.training.prepare import for_method, prepare
+from compacter.training.run import make_trainer
 from official_files import write_official
 from tiny_tasks import recipe_values
 

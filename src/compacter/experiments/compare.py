@@ -10,10 +10,11 @@ from typing import Any
 from compacter.errors import TrainingError
 from compacter.experiments.engines.local import call_all
 from compacter.training.folder import check_folder
+from compacter.training.prepare import for_method
 from compacter.training.progress import Progress, announce, silence_transformers
 from compacter.training.recipe import DATA_PLACES, Recipe
 from compacter.training.result import RESULT_NAME, Result, read_result
-from compacter.training.run import for_method, train
+from compacter.training.run import train
 
 
 def compare(

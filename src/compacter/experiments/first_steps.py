@@ -29,9 +29,10 @@ def _seconds(given: Mapping[str, Any], steps: int) -> float:
     from transformers.trainer_utils import IntervalStrategy
 
     from compacter.tasks import take
+    from compacter.training.prepare import prepare
     from compacter.training.progress import silence_transformers
     from compacter.training.recipe import Recipe
-    from compacter.training.run import make_trainer, prepare
+    from compacter.training.run import make_trainer
 
     silence_transformers()
     ready = prepare(Recipe.make(dict(given)))

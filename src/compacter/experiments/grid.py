@@ -121,7 +121,7 @@ class Grid:
     def recipes(self) -> list[Recipe]:
         """All combinations, each once. A setting that a method does not have is left out for it; so
         are one that says what the method does anyway, and a training size above what a task has."""
-        from compacter.training.run import for_method
+        from compacter.training.prepare import for_method
 
         found: dict[Recipe, None] = {}
         for recipe in self.check():

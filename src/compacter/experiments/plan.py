@@ -38,7 +38,7 @@ def label(grid: Grid, recipe: Recipe) -> str:
 
 
 def _planned(recipe: Recipe, name: str, data: _Data) -> Planned:
-    from compacter.training.run import resolve
+    from compacter.training.prepare import resolve
 
     said, open_ = given(recipe), recipe.model_dump(mode="json")
     unread = run_id(open_, None)

@@ -15,9 +15,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from compacter.errors import ExperimentError
 from compacter.experiments.store import Claim, Planned, Store
 from compacter.tasks import fingerprint
+from compacter.training.prepare import Prepared
 from compacter.training.progress import silence_transformers
 from compacter.training.recipe import Recipe
-from compacter.training.run import Prepared, train
+from compacter.training.run import train
 
 Outcome = Literal["finished", "failed", "busy"]
 

@@ -18,9 +18,9 @@ from compacter.tasks import Row, Split, Task, load_split, score
 from compacter.training.folder import RECIPE_NAME
 from compacter.training.memory import memory_advice
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipeline
+from compacter.training.prepare import prepare_model
 from compacter.training.recipe import DATA_KEYS, Recipe
 from compacter.training.result import ADAPTER_NAME, MODEL_NAME, RESULT_NAME, read_result
-from compacter.training.run import prepare_model
 
 
 @dataclass(frozen=True)
