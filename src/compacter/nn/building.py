@@ -16,9 +16,9 @@ from compacter.nn.projections import Projection
 
 
 class Backward:
-    """Whether a backward pass has reached what was built."""
+    """How often a backward pass has reached what was built."""
 
-    reached = False
+    reached = 0
 
 
 def build(
@@ -64,7 +64,7 @@ class _Build(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.watch.reached = True
+        ctx.watch.reached += 1
         if [tensor._version for tensor in ctx.tensors] != ctx.versions:
             raise RuntimeError(
                 "parameters of an adapter were changed between a forward pass and its backward "

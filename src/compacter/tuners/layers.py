@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from compacter.errors import AdapterError
+from compacter.nn import Backward
 from compacter.tuners.rows import Group, Rows
 
 
@@ -99,6 +100,7 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self.layers: list[TunerLayer] = []
         self.rows: Rows | None = None
         self.is_traced = False
+        self.backward = Backward()
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:

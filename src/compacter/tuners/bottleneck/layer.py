@@ -123,7 +123,10 @@ class BottleneckLayer(TunerLayer):
     def _find_built(self, adapter: str) -> Built | None:
         built = self.built
         if torch.compiler.is_compiling():
-            return built if self.shared.is_traced else None
+            if self.shared.is_traced:
+                return built
+            self.built = None  # what is compiled may be a training step, which is not seen
+            return None
         if built is not None and built.adapter == adapter and built.take():
             return built
         self.built = None
