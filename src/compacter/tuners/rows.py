@@ -87,10 +87,11 @@ class Rows:
             )
 
 
-def stack_of(parameters: Sequence[Mapping[str, Any]], name: str) -> Tensor:
-    """The parameters of that name of several modules; by their dictionaries, since to ask a module
-    for an attribute takes longer than to stack it."""
-    return torch.stack([each[name] for each in parameters])
+def stack_of(modules: Sequence[nn.Module], name: str) -> Tensor:
+    """The parameters of that name of several modules; by their dictionaries where they are there,
+    since to ask a module for an attribute takes longer than to stack it."""
+    held = [(module, module._parameters.get(name)) for module in modules]
+    return torch.stack([getattr(m, name) if p is None else p for m, p in held])
 
 
 def head_rows(rows: Rows, head: ModulesToSaveWrapper, x: Tensor, *args: Any, **kwargs: Any) -> Any:

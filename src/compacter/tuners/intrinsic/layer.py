@@ -131,8 +131,8 @@ class IntrinsicLayer(TunerLayer):
                 theta, scale, fastfood = self._projection(name, adapter)
                 parameter.copy_(fastfood.add(parameter, sign * scale * theta))
 
-    def _parameter(self, name: str) -> nn.Parameter:
-        return self.base_layer.get_parameter(name)
+    def _parameter(self, name: str) -> Tensor:
+        return cast(Tensor, getattr(self.base_layer, name))
 
 
 def _is_plain(module: nn.Module) -> bool:
