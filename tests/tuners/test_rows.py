@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import transformers
@@ -306,6 +311,53 @@ def test_an_error_inside_leaves_no_rows_behind():
     with pytest.raises(IndexError):
         model(input_ids=inputs["input_ids"] + 10_000, adapter_names=["two", "one"])
     assert torch.equal(logits(model, **inputs), before)
+
+
+@pytest.fixture
+def fast_switching():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "settings"),
+    [
+        ("t5", "compacter", {}),
+        ("t5", "compacter", {"tune_output_layer": True}),
+        ("bert", "bitfit", {}),  # with heads, which are mixed too
+    ],
+)
+def test_threads_that_mix_at_the_same_time(family, method, settings, fast_switching):
+    """As in a server with a pool of threads."""
+    config = config_of(family, method, **settings)
+    model = adapted(family, {"one": config(), "two": config(), "three": config()})
+    inputs = inputs_of(family, batch=3)
+    batches = [["one", "two", "three"], ["three", BASE, "one"], ["two", "two", BASE]]
+    if not settings:
+        batches.append(None)
+    expected = [logits(model, **inputs, adapter_names=names) for names in batches]
+
+    def run(index):
+        for _ in range(10):
+            found = logits(model, **inputs, adapter_names=batches[index])
+            torch.testing.assert_close(found, expected[index], rtol=0, atol=1e-5)
+
+    with ThreadPoolExecutor(len(batches)) as pool:
+        list(pool.map(run, range(len(batches))))
+
+
+def test_a_copy_made_while_a_batch_is_mixed():
+    model, copies = adapted("t5", {"one": CompacterConfig(), "two": CompacterConfig()}), []
+    inputs = inputs_of("t5")
+    hook = model.get_base_model().lm_head.register_forward_pre_hook(
+        lambda *_: copies.append(copy.deepcopy(model))
+    )
+    logits(model, **inputs, adapter_names=["two", "one"])
+    hook.remove()
+    for clone in (*copies, pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(logits(clone, **inputs), logits(model, **inputs))
 
 
 def test_what_cannot_be_mixed_is_refused():

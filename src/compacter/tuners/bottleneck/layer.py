@@ -246,7 +246,7 @@ class NormLayer(TunerLayer):
         return modules["base_layer"] if norm is None else norm
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        rows = self._shared[0].rows
+        rows = self._shared[0].here.rows
         if rows is not None:
             return self.forward_rows(rows, *args, **kwargs)
         return self._in_its_dtype(self.active_norm(), *args, **kwargs)

@@ -104,13 +104,15 @@ def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
         for m, sources in members
         if sources is not None and (trained or not _has_grad(sources))
     ]
-    if layer not in (m for m, _ in whole):  # a replica of a layer
+    places = [m for m, _ in whole]
+    if layer not in places:  # a copy of a layer
         return None
-    for (member, _), built in zip(whole, _build(adapter, whole, trained), strict=True):
+    made = _build(adapter, whole, trained)
+    for member, built in zip(places, made, strict=True):
         member.built = built
-    assert layer.built is not None
-    layer.built.used = True
-    return layer.built
+    mine = made[places.index(layer)]  # not from the layer, where another thread may change it
+    mine.used = True
+    return mine
 
 
 def _build(
