@@ -374,6 +374,44 @@ def test_what_cannot_be_mixed_is_refused():
         model(**inputs_of("gpt2"), adapter_names=["default", BASE])
 
 
+XLNET = transformers.XLNetConfig(vocab_size=64, d_model=32, n_layer=2, n_head=4, d_inner=64)
+LONGFORMER = transformers.LongformerConfig(
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    attention_window=4,
+    max_position_embeddings=64,
+)
+
+
+@pytest.mark.parametrize(
+    ("base", "config"),
+    [
+        (lambda: transformers.XLNetLMHeadModel(XLNET), BitFitConfig),
+        (
+            lambda: transformers.XLNetLMHeadModel(XLNET),
+            lambda: CompacterConfig(positions=("feed_forward",)),
+        ),
+        (lambda: transformers.LongformerForMaskedLM(LONGFORMER), BitFitConfig),
+    ],
+)
+def test_modules_that_see_the_length_first_are_refused(base, config):
+    """The length is a multiple of the batch, so that shapes do not tell."""
+    model = adapted("", {"one": config(), "two": config()}, base())
+    with pytest.raises(AdapterError, match=r"calls .* with \(length, batch, width\)"):
+        model(input_ids=torch.arange(8, 24).reshape(2, 8), adapter_names=["one", "two"])
+
+
+def test_of_a_longformer_only_what_sees_the_length_first_is_refused():
+    torch.manual_seed(0)
+    base = transformers.LongformerForMaskedLM(LONGFORMER).eval()
+    model = adapted("", {"one": CompacterConfig(), "two": CompacterConfig()}, base)
+    ids = torch.arange(8, 24).reshape(2, 8)
+    check_rows(model, ["one", "two"], {"input_ids": ids})
+
+
 def test_norms_over_tables_of_positions_are_refused():
     """DeBERTa normalises its relative positions, once for all rows."""
     base = TINY["deberta-v2"]()

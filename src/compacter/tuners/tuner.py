@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from compacter.errors import AdapterError
 from compacter.models import base_modules, count_loss_once, output_layer
+from compacter.models.architectures import SEQUENCE_FIRST
 from compacter.tuners.config import AdapterConfig
 from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
@@ -232,6 +233,14 @@ class Tuner(BaseTuner):
             raise AdapterError(
                 f"adapter_names were given, but the adapter {shared.merged_adapters[0]!r} is "
                 "merged into the base model, for all rows; call unmerge_adapter() first"
+            )
+        family = getattr(getattr(self.model, "config", None), "model_type", "")
+        turned = [p for p in self.places if p.endswith(SEQUENCE_FIRST.get(family, ()))]
+        if turned:
+            raise AdapterError(
+                f"adapter_names were given, but a model of type {family!r} calls {turned[0]} with "
+                "(length, batch, width), where rows of different adapters cannot be told apart: "
+                "call it for each adapter alone"
             )
         return shared
 
