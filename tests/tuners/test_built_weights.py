@@ -418,8 +418,7 @@ def test_checkpointing_a_direct_call_of_the_encoder():
     bare.encoder(input_ids=ids).last_hidden_state.square().sum().backward()
     expected = {n: p.grad for n, p in reference.named_parameters() if p.grad is not None}
     found = {n: p.grad for n, p in bare.named_parameters() if p.grad is not None}
-    assert {n for n, g in found.items() if g.any()} <= expected.keys()
-    assert_same({n: found[n] for n in expected}, expected)
+    assert_same(found, expected)
 
 
 def test_a_copy_made_between_forward_and_backward():
@@ -528,7 +527,8 @@ def test_gradients_and_moments_only_of_what_is_trained():
 
 
 def test_layers_that_are_skipped_at_random():
-    """LayerDrop: a block that does not run gives its adapters a gradient of zero, or none."""
+    """LayerDrop: a block that does not run gives its adapters no gradient, by which a step would
+    move them all the same."""
     base = TINY["bart"]()
     base.model.encoder.layerdrop = 0.5
     model = get_peft_model(base, CompacterConfig(bottleneck=8)).train()
@@ -537,10 +537,7 @@ def test_layers_that_are_skipped_at_random():
         torch.manual_seed(seed)
         expected = gradients(by_formula(model), inputs)
         torch.manual_seed(seed)
-        found = gradients(model, inputs)
-        extra = found.keys() - expected.keys()
-        assert not any(found[name].any() for name in extra)
-        assert_same({n: found[n] for n in expected}, expected)
+        assert_same(gradients(model, inputs), expected)
 
 
 @pytest.mark.parametrize("family", ["llama", "t5"])
