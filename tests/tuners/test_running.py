@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 import compacter
 from adapting import (
@@ -52,6 +55,27 @@ def test_gradient_checkpointing_gives_the_same_gradients(config, family, reentra
     assert plain.keys() == checkpointed.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(checkpointed[name], gradient, msg=name)
+
+
+def save_products(context, operation, *args, **kwargs):
+    is_product = operation in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@pytest.mark.parametrize("method", ["adapter", "adapter-lowrank", "compacter"])
+def test_selective_checkpointing_gives_the_same_gradients(method):
+    """It keeps some results of a block, by the order of operations, and wants them unchanged."""
+    model, inputs = attach_tiny("llama", method), inputs_of("llama")
+    scramble(model, std=0.1)
+    model(**inputs, use_cache=False).loss.backward()
+    expected = gradients_of(model)
+    contexts = partial(create_selective_checkpoint_contexts, save_products)
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    model.train()
+    for _ in range(2):
+        model(**inputs, use_cache=False).loss.backward()
+        for name, gradient in gradients_of(model).items():
+            torch.testing.assert_close(gradient, expected[name], msg=name)
 
 
 @pytest.mark.parametrize("family", ["t5", "llama", "bert"])
