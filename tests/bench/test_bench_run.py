@@ -77,6 +77,7 @@ def test_figures_beside_full_fine_tuning(report: dict[str, Any]):
         memory, step = row["memory"], row["step"]
         parts = ("weights", "gradients", "optimizer", "activations")
         assert memory["total"] == sum(memory[part] for part in parts)
+        assert memory["total"] - memory["least"] == min(memory["gradients"], memory["activations"])
         assert memory["percent"] == pytest.approx(
             100 * (memory["total"] / full["memory"]["total"] - 1)
         )

@@ -88,8 +88,9 @@ def adapted_copy(bare: nn.Module, method: str, settings: dict[str, Any]) -> nn.M
     changes them and gets its own."""
     shared = {} if method == "full" else {id(p): p for p in bare.parameters()}
     own = copy.deepcopy(bare, shared)
-    if getattr(own.config, "pad_token_id", None) is None:
-        own.config.pad_token_id = 0  # decoders classify by the last token that is not this one
+    config: Any = own.config
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = 0  # decoders classify by the last token that is not this one
     model = attach(own, method, **settings)
     return model.to(next(bare.parameters()).device).train()
 

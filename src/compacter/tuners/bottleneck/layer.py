@@ -200,7 +200,7 @@ class BottleneckLayer(TunerLayer):
 
     def _replicate_for_data_parallel(self) -> Self:
         """A replica has other parameters, and not as parameters: it uses its own formula."""
-        replica = super()._replicate_for_data_parallel()
+        replica: Self = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica.built = None
         return replica
 
