@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -132,7 +133,7 @@ class IntrinsicLayer(TunerLayer):
                 parameter.copy_(fastfood.add(parameter, sign * scale * theta))
 
     def _parameter(self, name: str) -> Tensor:
-        return cast(Tensor, getattr(self.base_layer, name))
+        return cast(Tensor, attrgetter(name)(self.base_layer))  # a name can be a path
 
 
 def _is_plain(module: nn.Module) -> bool:
