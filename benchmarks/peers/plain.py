@@ -44,7 +44,7 @@ class Order:
         order = json.load(sys.stdin)
         self.dimensions: dict[str, dict[str, int]] = order["dimensions"]
         self.vocabulary: int = order["vocabulary"]
-        self.rounds: int = order["rounds"]
+        self.rounds: dict[str, int] = order["rounds"]
         self.mixed_rows: int = order["mixed_rows"]
         self._bare: dict[str, nn.Module] = {}
 

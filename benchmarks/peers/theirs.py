@@ -27,18 +27,18 @@ def main() -> None:
             REFERENCE: training_step(order.norms_only("t5-small"), rows, length),
             "compacter": training_step(adapted(order, "t5-small"), rows, length),
         }
-        figures[label] = compare(works, order.rounds)
+        figures[label] = compare(works, order.rounds[label])
     works = {
         REFERENCE: decoding(order.bare("t5-base")),
         "compacter": decoding(adapted(order, "t5-base")),
     }
-    figures["decode"] = compare(works, order.rounds)
+    figures["decode"] = compare(works, order.rounds["decode"])
     rows = order.mixed_rows
     one, many = adapted(order, "t5-small", rows), adapted(order, "t5-small", rows)
     names = [f"task{index}" for index in range(rows)]
     many.set_active_adapters(BatchSplit(*names, batch_sizes=[1] * rows))
     works = {REFERENCE: forward_pass(one, rows), "mixed": forward_pass(many, rows)}
-    figures["mixed"] = {"compacter": compare(works, order.rounds)["mixed"]}
+    figures["mixed"] = {"compacter": compare(works, order.rounds["mixed"])["mixed"]}
     answer(figures, "adapters")
 
 

@@ -29,7 +29,7 @@ QUICK: dict[str, Any] = {
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Configurations without weights: bench draws its own."""
     found = {}
-    for family in ("t5", "bert", "gpt2", "vit", "deberta-v2"):
+    for family in ("t5", "bert", "bart", "gpt2", "roberta", "vit", "deberta-v2"):
         folder = tmp_path_factory.mktemp(family)
         model = TINY[family]()
         model.config.architectures = [type(model).__name__]
@@ -77,6 +77,7 @@ def test_figures_beside_full_fine_tuning(report: dict[str, Any]):
         memory, step = row["memory"], row["step"]
         parts = ("weights", "gradients", "optimizer", "activations")
         assert memory["total"] == sum(memory[part] for part in parts)
+        assert memory["total"] - memory["least"] == min(memory["gradients"], memory["activations"])
         assert memory["percent"] == pytest.approx(
             100 * (memory["total"] / full["memory"]["total"] - 1)
         )
@@ -96,6 +97,17 @@ def test_other_kinds_of_model(folders: dict[str, str], family: str):
     report = measure(BenchSettings(model=folders[family], methods=("compacter",), **QUICK)).plain()
     assert [row["method"] for row in report["methods"]] == ["full", "compacter"]
     assert [row["decode"] is None for row in report["methods"]] == [family == "bert"] * 2
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "gpt2", "bert", "roberta"])
+def test_classifiers(folders: dict[str, str], family: str):
+    settings = BenchSettings(
+        model=folders[family],
+        head="AutoModelForSequenceClassification",
+        methods=("compacter",),
+        **QUICK,
+    )
+    assert [row.method for row in measure(settings).rows] == ["full", "compacter"]
 
 
 def test_frozen_weights_are_shared_and_left_alone(folders: dict[str, str]):
@@ -194,6 +206,7 @@ def test_two_batch_sizes_that_are_not_one(batch: int):
         ("t5", {"device": "abacus"}, BenchError, "'abacus' cannot be used .*; expected cpu"),
         ("vit", {}, BenchError, "a ViTForImageClassification, which has no loss over text"),
         ("bert", {"length": 65}, BenchError, "65 tokens do not fit the model, which has 64"),
+        ("roberta", {"length": 64}, BenchError, "64 tokens do not fit the model, which has 63"),
         (
             "bert",
             {"length": 62, "methods": ("prompt-tuning-r",)},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -13,8 +15,10 @@ import torch
 
 from adapting import logits, scramble
 from compacter.bench.work import make_inputs
+from compacter.errors import AdapterError
 from compacter.experiments.store import Store
-from compacter.models import layer_norms
+from compacter.models import T5_DIMENSIONS, layer_norms
+from compacter.models.loading import T5_VOCABULARY
 from compacter.report.runs import read_folder
 from made_runs import make_run
 from tiny_models import TINY
@@ -107,6 +111,62 @@ def test_a_broken_promise_is_the_exit_code(
     assert "unknown parts worse; expected good, bad" in capsys.readouterr().err
 
 
+def peers_file(**changes: Any) -> str:
+    def figures(ratio: float) -> Any:
+        return {"figures": {"step 8 x 128": {"compacter": {"ratio_of_medians": ratio}}}}
+
+    small = {"t5-small": asdict(T5_DIMENSIONS["t5-small"])}
+    order = {"dimensions": small, "vocabulary": T5_VOCABULARY, **changes}
+    return json.dumps({"order": order, "ours": figures(1.2), "theirs": figures(1.5)})
+
+
+def test_peers_are_compared_as_they_were_measured_together(
+    script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    must_show = script("must_show")
+    monkeypatch.setattr(must_show, "PEERS", tmp_path / "results.json")
+    assert must_show.peers().verdict == "not available"
+    must_show.PEERS.write_text(peers_file())
+    check = must_show.peers()
+    assert (check.value, check.verdict) == (pytest.approx(0.8), "pass")
+    for changes in ({"vocabulary": 256}, {"dimensions": {"t5-small": {"d_model": 128}}}):
+        must_show.PEERS.write_text(peers_file(**changes))
+        assert must_show.peers().verdict == "not available"
+        assert "is not of T5-small" in must_show.peers().note
+
+
+def test_a_mixed_batch_that_fails_breaks_the_promise(script: Any, monkeypatch: pytest.MonkeyPatch):
+    must_show = script("must_show")
+
+    def refused(*arguments: Any, **settings: Any) -> None:
+        raise AdapterError("cannot be mixed")
+
+    monkeypatch.setattr(must_show.Plan, "times", refused)
+    with pytest.raises(AdapterError, match="cannot be mixed"):
+        list(must_show.mixed(must_show.Plan(quick=True, rounds=1)))
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_quick_results_are_kept_apart(
+    script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quick: bool
+):
+    run, orders = script("run"), []
+
+    def measured(python: Path, name: str, order: Any) -> Any:
+        orders.append(order)
+        return {"versions": {}, "threads": 1, "figures": {}}
+
+    monkeypatch.setattr(run, "HERE", tmp_path)
+    monkeypatch.setattr(run, "environment", lambda *_: Path("python"))
+    monkeypatch.setattr(run, "measure", measured)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--rounds", "2", *(["--quick"] if quick else [])])
+    run.main()
+    assert (tmp_path / "results.json").is_file() is not quick
+    assert (tmp_path / "results.quick" / "results.json").is_file() is quick
+    assert orders[0]["rounds"]["step 8 x 128"] == (2 if quick else 8)
+    assert orders[0]["rounds"].keys() == run.WORK.keys()
+
+
 def test_the_exact_promises_can_be_measured(script: Any):
     """Those that are counts need no quiet machine."""
     must_show = script("must_show")
@@ -133,7 +193,7 @@ def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
     run = script("run")
     figure = {"ratio_of_medians": 1.25, "ratio_of_minima": 1.5}
     results = {
-        "order": {"rounds": 3},
+        "order": {"rounds": {"step 8 x 128": 12, "decode": 9, "step 1 x 16": 30}},
         "ours": {
             "versions": {"torch": "1", "peft": "2"},
             "threads": 2,
@@ -145,7 +205,7 @@ def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
     assert len(lines) == 2 + len(run.WORK) + 2
     assert [line.count("1.250 (1.500)") for line in lines[2:6]] == [1, 1, 1, 1]
     assert lines[5].endswith("| 1.250 (1.500) |")  # the last column is theirs
-    assert lines[-1].endswith("3 turns, 2 threads. torch 1, peft 2; adapters 3.")
+    assert lines[-1].endswith("9 to 30 turns, 2 threads. torch 1, peft 2; adapters 3.")
 
 
 def test_an_environment_is_made_once(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -20,7 +20,7 @@ def report(model: str, *names: str) -> dict[str, Any]:
             "trainable": 10**index,
             "percent": 10.0 ** (index - 6),
             "step": {"median": 1.0, "ratio_of_medians": 1.0 - index / 20},
-            "memory": {"per_sample": 1e6 * (index + 1), "total": 1e9},
+            "memory": {"per_sample": 1e6 * (index + 1), "fixed": 4e8, "per_row": 1e8},
         }
         for index, name in enumerate(names)
     ]
@@ -55,7 +55,7 @@ def test_a_method_that_fits_no_budget_is_drawn_too(tmp_path: Path):
     found = report("t5-small", "full", "bitfit")
     found["methods"][0]["memory"]["per_sample"] = None
     assert draw(found, tmp_path / "figure.html") == ["full", "bitfit"]
-    assert "1,000.0" in (tmp_path / "figure.html").read_text(encoding="utf-8")
+    assert "<td>500.0</td>" in (tmp_path / "figure.html").read_text(encoding="utf-8")
 
 
 def test_labels_of_neighbours_do_not_hide_each_other():

@@ -47,6 +47,12 @@ def test_a_network_by_hand():
         activations=FLOAT * 4 * (3 + 5),  # the input, and the ReLU's output, which two have saved
     )
     assert found.total == sum((weights, weights, 2 * weights + 12, 128))
+    assert found.least == sum((weights, 2 * weights + 12, 128))  # activations are more
+
+
+def test_the_least_is_with_the_larger_of_gradients_and_activations():
+    assert Memory(weights=1, gradients=20, optimizer=300, activations=4_000).least == 4_301
+    assert Memory(weights=1, gradients=4_000, optimizer=300, activations=20).least == 4_301
 
 
 def test_a_frozen_network_by_hand():

@@ -126,6 +126,51 @@ def test_gradients_of_gradients(kind, frozen):
         torch.testing.assert_close(found, value)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shared_A", [True, False])
+@pytest.mark.parametrize("used", [(0, 3), (2,), (5, 1, 4)])
+def test_what_took_no_part_has_no_gradient(kind, shared_A, used):
+    """Nor gradients of gradients."""
+    made, A = projections(kind, 3, shared_A)
+    parameters = parameters_of(made, A)
+
+    def found(matrices):
+        first = torch.autograd.grad(
+            [(matrices[i] ** 2).sum() for i in used],
+            parameters,
+            create_graph=True,
+            allow_unused=True,
+        )
+        known = [gradient for gradient in first if gradient is not None]
+        second = torch.autograd.grad(
+            sum((gradient**2).sum() for gradient in known), parameters, allow_unused=True
+        )
+        return [*first, *second]
+
+    for together, alone in zip(
+        found(build(made, A)), found([projection.matrix(A) for projection in made]), strict=True
+    ):
+        assert (together is None) == (alone is None)
+        if alone is not None:
+            torch.testing.assert_close(together, alone)
+
+
+def test_no_gradient_at_all():
+    made, A = projections("lphm", 2, True)
+
+    class Nothing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, W):
+            return W.sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    Nothing.apply(build(made, A)[0]).backward()
+    assert all(parameter.grad is None for parameter in parameters_of(made, A))
+
+
 def test_nothing_is_kept_for_the_backward_pass():
     """Alone, each LPHM keeps its B_i = s_i t_i and more."""
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import transformers
@@ -308,6 +313,53 @@ def test_an_error_inside_leaves_no_rows_behind():
     assert torch.equal(logits(model, **inputs), before)
 
 
+@pytest.fixture
+def fast_switching():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize(
+    ("family", "method", "settings"),
+    [
+        ("t5", "compacter", {}),
+        ("t5", "compacter", {"tune_output_layer": True}),
+        ("bert", "bitfit", {}),  # with heads, which are mixed too
+    ],
+)
+def test_threads_that_mix_at_the_same_time(family, method, settings, fast_switching):
+    """As in a server with a pool of threads."""
+    config = config_of(family, method, **settings)
+    model = adapted(family, {"one": config(), "two": config(), "three": config()})
+    inputs = inputs_of(family, batch=3)
+    batches = [["one", "two", "three"], ["three", BASE, "one"], ["two", "two", BASE]]
+    if not settings:
+        batches.append(None)
+    expected = [logits(model, **inputs, adapter_names=names) for names in batches]
+
+    def run(index):
+        for _ in range(10):
+            found = logits(model, **inputs, adapter_names=batches[index])
+            torch.testing.assert_close(found, expected[index], rtol=0, atol=1e-5)
+
+    with ThreadPoolExecutor(len(batches)) as pool:
+        list(pool.map(run, range(len(batches))))
+
+
+def test_a_copy_made_while_a_batch_is_mixed():
+    model, copies = adapted("t5", {"one": CompacterConfig(), "two": CompacterConfig()}), []
+    inputs = inputs_of("t5")
+    hook = model.get_base_model().lm_head.register_forward_pre_hook(
+        lambda *_: copies.append(copy.deepcopy(model))
+    )
+    logits(model, **inputs, adapter_names=["two", "one"])
+    hook.remove()
+    for clone in (*copies, pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(logits(clone, **inputs), logits(model, **inputs))
+
+
 def test_what_cannot_be_mixed_is_refused():
     inputs = inputs_of("t5")
     model = attach_tiny("t5", "intrinsic-said")
@@ -320,6 +372,44 @@ def test_what_cannot_be_mixed_is_refused():
     model.merge_adapter()
     with pytest.raises(AdapterError, match="is merged into the base model, for all rows"):
         model(**inputs_of("gpt2"), adapter_names=["default", BASE])
+
+
+XLNET = transformers.XLNetConfig(vocab_size=64, d_model=32, n_layer=2, n_head=4, d_inner=64)
+LONGFORMER = transformers.LongformerConfig(
+    vocab_size=64,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=64,
+    attention_window=4,
+    max_position_embeddings=64,
+)
+
+
+@pytest.mark.parametrize(
+    ("base", "config"),
+    [
+        (lambda: transformers.XLNetLMHeadModel(XLNET), BitFitConfig),
+        (
+            lambda: transformers.XLNetLMHeadModel(XLNET),
+            lambda: CompacterConfig(positions=("feed_forward",)),
+        ),
+        (lambda: transformers.LongformerForMaskedLM(LONGFORMER), BitFitConfig),
+    ],
+)
+def test_modules_that_see_the_length_first_are_refused(base, config):
+    """The length is a multiple of the batch, so that shapes do not tell."""
+    model = adapted("", {"one": config(), "two": config()}, base())
+    with pytest.raises(AdapterError, match=r"calls .* with \(length, batch, width\)"):
+        model(input_ids=torch.arange(8, 24).reshape(2, 8), adapter_names=["one", "two"])
+
+
+def test_of_a_longformer_only_what_sees_the_length_first_is_refused():
+    torch.manual_seed(0)
+    base = transformers.LongformerForMaskedLM(LONGFORMER).eval()
+    model = adapted("", {"one": CompacterConfig(), "two": CompacterConfig()}, base)
+    ids = torch.arange(8, 24).reshape(2, 8)
+    check_rows(model, ["one", "two"], {"input_ids": ids})
 
 
 def test_norms_over_tables_of_positions_are_refused():

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
+from torch.nn.utils import parametrize
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 import compacter
 from adapting import (
     CONFIGS,
     TUNER_METHODS,
+    attach_tiny,
     changed,
     inputs_of,
     logits,
@@ -50,6 +55,27 @@ def test_gradient_checkpointing_gives_the_same_gradients(config, family, reentra
     assert plain.keys() == checkpointed.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(checkpointed[name], gradient, msg=name)
+
+
+def save_products(context, operation, *args, **kwargs):
+    is_product = operation in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@pytest.mark.parametrize("method", ["adapter", "adapter-lowrank", "compacter"])
+def test_selective_checkpointing_gives_the_same_gradients(method):
+    """It keeps some results of a block, by the order of operations, and wants them unchanged."""
+    model, inputs = attach_tiny("llama", method), inputs_of("llama")
+    scramble(model, std=0.1)
+    model(**inputs, use_cache=False).loss.backward()
+    expected = gradients_of(model)
+    contexts = partial(create_selective_checkpoint_contexts, save_products)
+    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    model.train()
+    for _ in range(2):
+        model(**inputs, use_cache=False).loss.backward()
+        for name, gradient in gradients_of(model).items():
+            torch.testing.assert_close(gradient, expected[name], msg=name)
 
 
 @pytest.mark.parametrize("family", ["t5", "llama", "bert"])
@@ -116,6 +142,70 @@ def test_intrinsic_said_runs_under_compile():
     model, inputs = scrambled(CONFIGS["intrinsic-said"]), inputs_of("t5")
     found = torch.compile(model, backend="aot_eager")(**inputs)
     torch.testing.assert_close(found.logits, model(**inputs).logits)
+
+
+def replica_of(model):
+    """As `nn.DataParallel` makes them, which needs several devices: parameters become plain
+    attributes, through which gradients flow back."""
+    copies = {module: module._replicate_for_data_parallel() for module in model.modules()}
+    for module, replica in copies.items():
+        for name, child in module._modules.items():
+            replica._modules[name] = None if child is None else copies[child]
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                replica._parameters[name] = None
+            else:
+                setattr(replica, name, parameter.clone())
+    return copies[model]
+
+
+def gradients_of(model):
+    found = {n: p.grad for n, p in model.named_parameters() if p.requires_grad}
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("family", ["t5", "bert"])
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [(method, {}) for method in TUNER_METHODS]
+    + [(method, {"train_layer_norms": False}) for method in ("adapter", "compacter")],
+)
+def test_replicas_of_data_parallel(method, settings, family):
+    model = attach_tiny(family, method, **settings)
+    scramble(model, std=0.1)
+    inputs = inputs_of(family)
+    expected = model(**inputs)
+    expected.loss.backward()
+    gradients = gradients_of(model)
+    for _ in range(2):  # with matrices of the original built, and not
+        found = replica_of(model)(**inputs)
+        torch.testing.assert_close(found.logits, expected.logits)
+        found.loss.backward()
+        for name, gradient in gradients_of(model).items():
+            torch.testing.assert_close(gradient, gradients[name], msg=name)
+        logits(model, **inputs)
+
+
+@pytest.mark.parametrize("method", ["compacter", "adapter"])
+def test_a_parametrized_bias(method):
+    class Twice(torch.nn.Module):
+        def forward(self, bias):
+            return 2.0 * bias
+
+    model, inputs = attach_tiny("t5", method), inputs_of("t5")
+    scramble(model)
+    downs = [m for n, m in model.named_modules() if n.endswith(".compacter_down.default")]
+    with torch.no_grad():
+        for projection in downs:
+            projection.bias.mul_(2.0)
+        expected = logits(model, **inputs)
+        for projection in downs:
+            projection.bias.mul_(0.5)
+            parametrize.register_parametrization(projection, "bias", Twice())
+    torch.testing.assert_close(logits(model, **inputs), expected)
+    names = ["default"] * len(expected)
+    torch.testing.assert_close(logits(model, **inputs, adapter_names=names), expected)
 
 
 def test_a_direct_call_of_the_encoder_uses_the_adapter():

@@ -79,9 +79,10 @@ def _heights(
 
 
 def _memory(row: Mapping[str, Any]) -> float:
-    """Per row of the largest batch as in Table 3, or of the step where nothing fits the budget."""
+    """Per row of the largest batch as in Table 3, or of a batch of one row where that does not
+    fit the budget."""
     memory = row["memory"]
-    return float(memory["per_sample"] or memory["total"])
+    return float(memory["per_sample"] or memory["fixed"] + memory["per_row"])
 
 
 def _plot(

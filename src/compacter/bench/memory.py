@@ -3,7 +3,7 @@
     with SavedTensors(model) as saved:
         loss = model(**batch).loss
     saved.bytes()                                # of activations kept for the backward pass
-    count_step(model, batch, optimizer).total    # with weights, gradients and optimiser state
+    count_step(model, batch, optimizer).total    # at most, with weights, gradients and moments
 
 A storage is counted once, whole, however many tensors view it. What a step holds is a constant
 and an amount for each row of the batch, so two batch sizes tell all others (`MemoryLine`)."""
@@ -28,7 +28,8 @@ UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a training step holds when its forward pass is done."""
+    """Bytes that a training step holds. Gradients come while activations go, so that the most at
+    one time lies between `least` and `total`."""
 
     weights: int
     """Parameters, buffers, and what layers keep beside them."""
@@ -38,13 +39,19 @@ class Memory:
     """Tensors that autograd has saved for the backward pass, without parameters and buffers."""
 
     @property
+    def least(self) -> int:
+        """As if activations and gradients were never held together."""
+        return self.weights + self.optimizer + max(self.gradients, self.activations)
+
+    @property
     def total(self) -> int:
+        """An upper bound: as if all of them were held together."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
 @dataclass(frozen=True)
 class MemoryLine:
-    """Bytes by batch size: `fixed` and `per_row` for each row."""
+    """Bytes by batch size, at most: `fixed` and `per_row` for each row."""
 
     fixed: float
     per_row: float

@@ -82,6 +82,7 @@ class Report:
             "epoch_minutes": row.step.median * self.steps_per_epoch / 60,
             "memory": {
                 **asdict(row.memory),
+                "least": row.memory.least,
                 "total": row.memory.total,
                 "percent": difference(row.memory.total, full.memory.total),
                 "fixed": row.line.fixed,

@@ -34,9 +34,22 @@ def check_measurable(model: nn.Module, name: str) -> None:
 def check_positions(model: nn.Module, length: int, prompt: int) -> None:
     """Where positions are learned there are only so many."""
     most = getattr(model.config, "max_position_embeddings", None)
-    if most is not None and length + prompt > most:
+    if most is None:
+        return
+    most -= _positions_of_padding(model)
+    if length + prompt > most:
         tokens = f"{length} tokens" + (f" and a prompt of {prompt}" if prompt else "")
         raise BenchError(f"{tokens} do not fit the model, which has {most} positions")
+
+
+def _positions_of_padding(model: nn.Module) -> int:
+    """How many positions no token can have: RoBERTa counts from the one after padding's."""
+    tables = [
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and path.endswith("position_embeddings")
+    ]
+    return max((t.padding_idx + 1 for t in tables if t.padding_idx is not None), default=0)
 
 
 def make_inputs(model: nn.Module, batch: int, length: int, target_length: int) -> Inputs:
@@ -53,6 +66,7 @@ def make_inputs(model: nn.Module, batch: int, length: int, target_length: int) -
     inputs = {"input_ids": source, "attention_mask": torch.ones_like(source)}
     task = task_type(bare)
     if task is TaskType.SEQ_CLS:
+        _end_rows(source, config)
         labels = torch.randint(config.num_labels, (batch,), generator=generator)
     elif task is TaskType.CAUSAL_LM:
         labels = source.clone()
@@ -62,11 +76,22 @@ def make_inputs(model: nn.Module, batch: int, length: int, target_length: int) -
     return {name: tensor.to(device) for name, tensor in (inputs | {"labels": labels}).items()}
 
 
+def _end_rows(source: Tensor, config: Any) -> None:
+    """T5 and BART classify what they make of the token that ends a text."""
+    end = getattr(config, "eos_token_id", None)
+    if isinstance(end, int) and 0 <= end < config.vocab_size:
+        source[:, -1] = end
+
+
 def adapted_copy(bare: nn.Module, method: str, settings: dict[str, Any]) -> nn.Module:
     """The bare model with a method. Frozen weights are shared by all copies; full fine-tuning
     changes them and gets its own."""
     shared = {} if method == "full" else {id(p): p for p in bare.parameters()}
-    model = attach(copy.deepcopy(bare, shared), method, **settings)
+    own = copy.deepcopy(bare, shared)
+    config: Any = own.config
+    if getattr(config, "pad_token_id", None) is None:
+        config.pad_token_id = 0  # decoders classify by the last token that is not this one
+    model = attach(own, method, **settings)
     return model.to(next(bare.parameters()).device).train()
 
 

@@ -189,7 +189,7 @@ def _print_memory(report: dict[str, Any]) -> None:
 
     budget = report["memory_budget"] / 1e9
     table = Table(
-        title=f"Memory in MB; per row at the largest batch that fits {budget:g} GB",
+        title=f"Memory in MB, at most; per row at the largest batch that fits {budget:g} GB",
         title_justify="left",
     )
     table.add_column("method", no_wrap=True)

@@ -172,6 +172,15 @@ BYPASSES: Mapping[str, Bypass] = MappingProxyType(
 )
 
 
+_LONGFORMER = ("query", "key", "value", "query_global", "key_global", "value_global")
+
+SEQUENCE_FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"fsmt": ("",), "led": _LONGFORMER, "longformer": _LONGFORMER, "xlnet": ("",)}
+)
+"""How the paths of modules end that are called with (length, batch, width), family by family: of
+such a tensor nothing tells which row belongs to which adapter."""
+
+
 def path_matches(path: str, pattern: str) -> bool:
     """Whether a path inside a block is the one the pattern describes, component by component."""
     parts, wanted = path.split("."), pattern.split(".")

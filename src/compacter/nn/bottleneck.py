@@ -32,13 +32,15 @@ def bottleneck_of(
 ) -> Tensor:
     """The same with W and b of down, V and c of up given; the matrices transposed. In training, y
     is added where the last product is written, which saves a pass over the activations in both
-    directions; but autocast would round y as it rounds what is multiplied."""
+    directions; but autocast would round y as it rounds what is multiplied, and a dispatch mode
+    (selective checkpointing) may have kept the product that c is added to."""
     z = activation(_linear(y, W, b))
     if not torch.is_grad_enabled() or torch.is_autocast_enabled(y.device.type):
         return y + _linear(z, V, c)
     output = torch.addmm(y.reshape(-1, y.shape[-1]), z.reshape(-1, z.shape[-1]), V.t())
     if c is not None:
-        output += c
+        is_watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
+        output = output + c if is_watched else output.add_(c)
     return output.view(y.shape)
 
 

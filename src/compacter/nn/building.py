@@ -16,9 +16,9 @@ from compacter.nn.projections import Projection
 
 
 class Backward:
-    """Whether a backward pass has reached what was built."""
+    """How often a backward pass has reached what was built."""
 
-    reached = False
+    reached = 0
 
 
 def build(
@@ -59,29 +59,43 @@ class _Build(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         ctx.kind, ctx.count, ctx.watch, ctx.tensors = kind, count, watch, tensors
         ctx.versions = [tensor._version for tensor in tensors]
+        ctx.set_materialize_grads(False)
         with torch.autocast(tensors[0].device.type, enabled=False):
             return kind.matrices(*_stacks(kind, tensors, count)).unbind()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.watch.reached = True
+    def backward(ctx: Any, *arrived: Tensor | None) -> Any:
+        """A projection that took no part gets no gradient, as if it were built alone: by one of
+        zeros, weight decay and momentum would move it."""
+        ctx.watch.reached += 1
         if [tensor._version for tensor in ctx.tensors] != ctx.versions:
             raise RuntimeError(
                 "parameters of an adapter were changed between a forward pass and its backward "
                 "pass, whose gradients would be wrong; change them before or after both"
             )
+        answer: list[Tensor | None] = [None] * len(ctx.tensors)
+        used = [index for index, each in enumerate(arrived) if each is not None]
+        if not used:
+            return None, None, None, *answer
+        shared = len(answer) - len(answer) % ctx.count  # where slow weights are, if they are shared
+        places = [start + index for start in range(0, shared, ctx.count) for index in used]
+        places += range(shared, len(answer))
+        tensors = [ctx.tensors[place] for place in places]
+        gradients = [each for each in arrived if each is not None]
         if gradients[0].is_contiguous():
             gradient = torch.stack(gradients)
         else:  # of matrices that were used transposed
             gradient = torch.stack([each.mT for each in gradients]).mT
         again = torch.is_grad_enabled()  # gradients of gradients are wanted
         with torch.autocast(gradient.device.type, enabled=False):
-            factors, A = _stacks(ctx.kind, ctx.tensors, ctx.count)
+            factors, A = _stacks(ctx.kind, tensors, len(used))
             found = ctx.kind.gradients(factors, A, gradient, again=again)
         each: list[Tensor] = []
-        for stack, tensor in zip(found, ctx.tensors[:: ctx.count], strict=True):
+        for stack, tensor in zip(found, tensors[:: len(used)], strict=True):
             each += [stack] if stack.dim() == tensor.dim() else stack.unbind()
-        return None, None, None, *each
+        for place, part in zip(places, each, strict=True):
+            answer[place] = part
+        return None, None, None, *answer
 
 
 def _stacks(

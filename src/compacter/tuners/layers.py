@@ -7,6 +7,7 @@ PEFT's generic loops freeze, switch, save, load and delete both, because both ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import local
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from compacter.errors import AdapterError
-from compacter.tuners.rows import Group, Rows
+from compacter.nn import Backward
+from compacter.tuners.rows import Group, Rows, private_copy
 
 
 class SwitchableLayer(BaseTunerLayer):
@@ -82,6 +84,16 @@ class SwitchableLayer(BaseTunerLayer):
             yield from getattr(self, name).parameters()
 
 
+class ThisThread(local):
+    """What holds for the batch that this thread computes, and for no other."""
+
+    rows: Rows | None = None
+
+    def __reduce__(self) -> tuple[type[ThisThread], tuple[()]]:
+        """A copy of the model has no batch under way."""
+        return ThisThread, ()
+
+
 class SharedParameters(SwitchableLayer, nn.Module):
     """The parameters of an adapter that belong to no single layer: slow weights A, the weight of
     a tuned output layer, the theta of Intrinsic-SAID.
@@ -97,8 +109,9 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self.prefix = prefix
         self.adapters: dict[str, None] = {}
         self.layers: list[TunerLayer] = []
-        self.rows: Rows | None = None
+        self.here = ThisThread()
         self.is_traced = False
+        self.backward = Backward()
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:
@@ -194,8 +207,9 @@ class TunerLayer(SwitchableLayer, nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         shared, base_layer = self._shared[0], self._modules["base_layer"]
         assert base_layer is not None
-        if shared.rows is not None:
-            return self.forward_rows(shared.rows, *args, **kwargs)
+        rows = shared.here.rows
+        if rows is not None:
+            return self.forward_rows(rows, *args, **kwargs)
         adapter = shared.active
         output: Tensor
         if adapter is None:
@@ -227,12 +241,11 @@ class TunerLayer(SwitchableLayer, nn.Module):
             return output
         rows.check(x)
         owners = [name for name in dict.fromkeys(rows.names) if self._tuned_weights(name)]
+        private = private_copy(self.base_layer)
         for adapter in owners:
             mine = torch.tensor([name == adapter for name in rows.names], device=x.device)
             index = mine.repeat_interleave(len(x) // len(rows.names)).nonzero().flatten()
-            part = functional_call(
-                self.base_layer, self._tuned_weights(adapter), (x[index], *args), kwargs
-            )
+            part = functional_call(private, self._tuned_weights(adapter), (x[index], *args), kwargs)
             output = output.index_copy(0, index, part)
         return output
 

@@ -7,6 +7,7 @@ of a row."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,10 +88,18 @@ class Rows:
             )
 
 
-def stack_of(parameters: Sequence[Mapping[str, Any]], name: str) -> Tensor:
-    """The parameters of that name of several modules; by their dictionaries, since to ask a module
-    for an attribute takes longer than to stack it."""
-    return torch.stack([each[name] for each in parameters])
+def stack_of(modules: Sequence[nn.Module], name: str) -> Tensor:
+    """The parameters of that name of several modules; by their dictionaries where they are there,
+    since to ask a module for an attribute takes longer than to stack it."""
+    held = [(module, module._parameters.get(name)) for module in modules]
+    return torch.stack([getattr(m, name) if p is None else p for m, p in held])
+
+
+def private_copy(module: nn.Module) -> nn.Module:
+    """A copy with the same tensors, for `functional_call`: that gives other tensors to the module
+    itself for as long as it computes, and another thread would see them."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
 
 
 def head_rows(rows: Rows, head: ModulesToSaveWrapper, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -103,8 +112,10 @@ def head_rows(rows: Rows, head: ModulesToSaveWrapper, x: Tensor, *args: Any, **k
     states = [{**dict(m.named_parameters()), **dict(m.named_buffers())} for m in modules]
     state = {name: torch.stack([s[name] for s in states])[which] for name in states[0]}
 
+    private = private_copy(head.original_module)
+
     def one(own: dict[str, Tensor], part: Tensor) -> Any:
-        return functional_call(head.original_module, own, (part, *args), kwargs)
+        return functional_call(private, own, (part, *args), kwargs)
 
     parts = x.reshape(len(rows.names), -1, *x.shape[1:])
     return tree_map(lambda out: out.flatten(0, 1), vmap(one)(state, parts))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from compacter.errors import AdapterError
 from compacter.models import base_modules, count_loss_once, output_layer
+from compacter.models.architectures import SEQUENCE_FIRST
 from compacter.tuners.config import AdapterConfig
 from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
@@ -201,18 +202,20 @@ class Tuner(BaseTuner):
         shared = self._check_rows()
         batch = batch_size(args, kwargs)
         names = check_names(names, self.peft_config, batch)
-        shared.rows = rows = Rows(names, {n: self._alike(n) for n in names if n != BASE})
+        rows = Rows(names, {n: self._alike(n) for n in names if n != BASE})
         hooks = [
-            head.register_forward_hook(partial(_mix_head, rows), with_kwargs=True)
+            head.register_forward_hook(partial(_mix_head, shared, rows), with_kwargs=True)
             for head in self.places.values()
             if isinstance(head, ModulesToSaveWrapper)
         ]
         if batch is None:
-            hooks.append(self.model.register_forward_pre_hook(_check_batch, with_kwargs=True))
+            check = partial(_check_batch, shared, rows)
+            hooks.append(self.model.register_forward_pre_hook(check, with_kwargs=True))
+        shared.here.rows = rows
         try:
             yield
         finally:
-            shared.rows = None
+            shared.here.rows = None
             for hook in hooks:
                 hook.remove()
 
@@ -230,6 +233,14 @@ class Tuner(BaseTuner):
             raise AdapterError(
                 f"adapter_names were given, but the adapter {shared.merged_adapters[0]!r} is "
                 "merged into the base model, for all rows; call unmerge_adapter() first"
+            )
+        family = getattr(getattr(self.model, "config", None), "model_type", "")
+        turned = [p for p in self.places if p.endswith(SEQUENCE_FIRST.get(family, ()))]
+        if turned:
+            raise AdapterError(
+                f"adapter_names were given, but a model of type {family!r} calls {turned[0]} with "
+                "(length, batch, width), where rows of different adapters cannot be told apart: "
+                "call it for each adapter alone"
             )
         return shared
 
@@ -366,16 +377,19 @@ def _places(
             yield from _places(child, place)
 
 
-def _mix_head(
-    rows: Rows, head: ModulesToSaveWrapper, args: tuple[Any, ...], kwargs: dict[str, Any], _: Any
-) -> Any:
+def _mix_head(shared: SharedParameters, rows: Rows, head: ModulesToSaveWrapper, *given: Any) -> Any:
+    """The head's output, given arguments, keywords and the output that it would have. A hook is
+    called by other threads too, and while it is added or removed without the keywords."""
+    if shared.here.rows is not rows:
+        return None
+    args, kwargs, _ = given
     return head_rows(rows, head, *args, **kwargs)
 
 
-def _check_batch(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_batch(shared: SharedParameters, rows: Rows, model: nn.Module, *given: Any) -> None:
     """PEFT's models for some tasks keep the batch to themselves; it is seen when it arrives."""
-    rows = getattr(model, SharedParameters.NAME).rows
-    check_names(rows.names, dict.fromkeys(rows.names), batch_size(args, kwargs))
+    if shared.here.rows is rows:
+        check_names(rows.names, dict.fromkeys(rows.names), batch_size(*given))
 
 
 def meta_shapes(module: nn.Module, name: str) -> dict[str, tuple[int, ...]]:

@@ -47,20 +47,21 @@ class RowProjection:
     ) -> RowProjection:
         """Stacked over the adapters of the group. Factors are small and are laid out row by row at
         once; matrices are gathered when they are used."""
-        kind, parameters = type(projections[0]), [p._parameters for p in projections]
+        kind = type(projections[0])
 
         def stack(name: str) -> Tensor:
-            stacked = stack_of(parameters, name)
+            stacked = stack_of(projections, name)
             return group.gather(stacked) if kind.FACTORED else stacked
 
         factors = {name: stack(name) for name in kind.FACTORS}
-        A: Tensor | None = stack("A") if "A" in parameters[0] else group.kept.get("A")
+        has_A = getattr(projections[0], "A", None) is not None
+        A: Tensor | None = stack("A") if has_A else group.kept.get("A")
         if A is None and group.adapters[0] in shared.holder("A"):
             slow = torch.stack([shared.holder("A")[adapter] for adapter in group.adapters])
             A = group.kept["A"] = group.gather(slow) if kind.FACTORED else slow
         if A is not None:
             A = A.to(next(iter(factors.values())).device)
-        bias = stack("bias") if "bias" in parameters[0] else None
+        bias = None if projections[0].bias is None else stack("bias")
         return cls(kind, kind.prepare(factors, A), bias)
 
     def __call__(self, group: Group, x: Tensor) -> Tensor:
@@ -105,7 +106,7 @@ class BottleneckLayer(TunerLayer):
             if built is None:
                 return self._adapt_alone(adapter, activation, output)
             W, V = built.down, built.up
-        b, c = down._parameters.get("bias"), up._parameters.get("bias")
+        b, c = down.bias, up.bias
         if W.dtype is output.dtype:
             return bottleneck_of(output, W, b, activation.forward, V, c)
         return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, activation.forward, V, c))
@@ -116,14 +117,18 @@ class BottleneckLayer(TunerLayer):
         A = self.shared.get("A", adapter)
         if A is not None:
             A = A.to(output.device)
-        return in_dtype_of(
-            next(down.parameters()), output, lambda y: bottleneck(y, down, activation, up, A)
-        )
+        factor: Tensor = getattr(down, down.FACTORS[0])
+        return in_dtype_of(factor, output, lambda y: bottleneck(y, down, activation, up, A))
 
     def _find_built(self, adapter: str) -> Built | None:
         built = self.built
         if torch.compiler.is_compiling():
-            return built if self.shared.is_traced else None
+            if self.shared.is_traced:
+                return built
+            self.built = None  # what is compiled may be a training step, which is not seen
+            return None
+        if torch._C._len_torch_dispatch_stack():  # selective checkpointing: a block stands alone
+            return None
         if built is not None and built.adapter == adapter and built.take():
             return built
         self.built = None
@@ -193,6 +198,12 @@ class BottleneckLayer(TunerLayer):
         self.built = None
         return super().train(mode)
 
+    def _replicate_for_data_parallel(self) -> Self:
+        """A replica has other parameters, and not as parameters: it uses its own formula."""
+        replica: Self = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica.built = None
+        return replica
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy builds for itself."""
         return {**self.__dict__, "built": None}
@@ -237,7 +248,7 @@ class NormLayer(TunerLayer):
         return modules["base_layer"] if norm is None else norm
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        rows = self._shared[0].rows
+        rows = self._shared[0].here.rows
         if rows is not None:
             return self.forward_rows(rows, *args, **kwargs)
         return self._in_its_dtype(self.active_norm(), *args, **kwargs)
@@ -272,14 +283,12 @@ class NormLayer(TunerLayer):
     def _row_norm(self, group: Group) -> nn.Module:
         """The norm with a row of parameters for each row of a batch."""
         norms: dict[str, Any] = cast(nn.ModuleDict, self._modules["compacter_norm"])._modules
-        parameters = [norms[adapter]._parameters for adapter in group.adapters]
+        own = [norms[adapter] for adapter in group.adapters]
         rows: dict[str, Any] = {
-            name: None
-            if parameter is None
-            else group.gather(stack_of(parameters, name)).unsqueeze(1)
-            for name, parameter in parameters[0].items()
+            name: None if parameter is None else group.gather(stack_of(own, name)).unsqueeze(1)
+            for name, parameter in own[0]._parameters.items()
         }
-        norm = copy.copy(norms[group.adapters[0]])
+        norm = copy.copy(own[0])
         norm._parameters = rows
         return RowNorm(norm) if type(norm).forward in TORCH_NORMS else norm
 
@@ -294,6 +303,6 @@ class NormLayer(TunerLayer):
 
 def _dtype(norm: nn.Module) -> torch.dtype:
     for parameter in norm._parameters.values():
-        assert parameter is not None
-        return parameter.dtype
-    raise AssertionError("a layer norm that is adapted has parameters")
+        if parameter is not None:
+            return parameter.dtype
+    return cast(Tensor, norm.weight).dtype  # of a replica, whose parameters are plain attributes

@@ -81,7 +81,7 @@ class CompacterModel(Tuner):
         with super()._enable_peft_forward_hooks(*args, **kwargs):
             shared: SharedParameters = getattr(self.model, SharedParameters.NAME)
             adapter = shared.active
-            if not torch.compiler.is_compiling() or shared.rows is not None or adapter is None:
+            if not torch.compiler.is_compiling() or shared.here.rows is not None or adapter is None:
                 yield
                 return
             layers = BottleneckLayer.all_with(adapter, shared)

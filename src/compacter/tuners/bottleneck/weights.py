@@ -3,7 +3,9 @@
 All layers are built together, by the first layer that needs its matrices; the others find theirs.
 While an adapter is trained, what was built serves every layer once, and none after a backward pass:
 the next forward pass builds again. While nothing is trained it is kept until a parameter changes,
-so that decoding does not build at every token. A pass of the whole model has no part in this, so
+so that decoding does not build at every token. A fused optimiser changes parameters without raising
+their versions, but it needs gradients: what was built is not kept where a parameter has one, nor
+after a backward pass. A pass of the whole model has no part in this, so
 its encoder can be called alone; and where a parameter is not what it was when the adapter was made
 (sharded, replicated, replaced by a function transform), a layer computes by its own formula. Only a
 compiler is shown a whole pass, at the beginning of which everything is built."""
@@ -53,13 +55,19 @@ class Built:
     sources: list[Source]
     trained: bool
     backward: Backward
+    reached: int = field(init=False)
     used: bool = False
+
+    def __post_init__(self) -> None:
+        self.reached = self.backward.reached
 
     def take(self) -> bool:
         """Whether the matrices can be used now; while they are trained, that is so once."""
+        if self.reached != self.backward.reached:
+            return False
         if self.trained or torch.is_grad_enabled():
             trained = torch.is_grad_enabled() and _requires_grad(self.sources)
-            if trained != self.trained or (trained and (self.used or self.backward.reached)):
+            if trained != self.trained or (trained and self.used):
                 return False
             if trained and [s.parameter.requires_grad for s in self.sources] != [
                 s.trained for s in self.sources
@@ -86,18 +94,25 @@ def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
     if own is None:
         return None
     trained = torch.is_grad_enabled() and _requires_grad(own)
-    if trained and torch._C._current_graph_task_id() != -1:
-        # A checkpointed block is run again, inside of the backward pass; other blocks are not
+    # A checkpointed block is run again, inside of the backward pass; other blocks are not
+    inside_backward = trained and torch._C._current_graph_task_id() != -1
+    if inside_backward or (not trained and _has_grad(own)):
         return _build(adapter, [(layer, own)], trained)[0]
     members = [(m, m.sources(adapter)) for m in layer.all_with(adapter, layer.shared)]
-    whole = [(m, sources) for m, sources in members if sources is not None]
-    if layer not in (m for m, _ in whole):  # a replica of a layer
+    whole = [
+        (m, sources)
+        for m, sources in members
+        if sources is not None and (trained or not _has_grad(sources))
+    ]
+    places = [m for m, _ in whole]
+    if layer not in places:  # a copy of a layer
         return None
-    for (member, _), built in zip(whole, _build(adapter, whole, trained), strict=True):
+    made = _build(adapter, whole, trained)
+    for member, built in zip(places, made, strict=True):
         member.built = built
-    assert layer.built is not None
-    layer.built.used = True
-    return layer.built
+    mine = made[places.index(layer)]  # not from the layer, where another thread may change it
+    mine.used = True
+    return mine
 
 
 def _build(
@@ -105,8 +120,8 @@ def _build(
 ) -> list[Built]:
     """In one go, outside of inference mode, whose tensors could not be kept for other uses."""
     pairs = [layer.projections(adapter) for layer, _ in layers]
-    backward = Backward()
-    A = layers[0][0].shared.get("A", adapter)
+    shared = layers[0][0].shared
+    A, backward = shared.get("A", adapter), shared.backward
     with torch.inference_mode(False), torch.set_grad_enabled(trained):
         built = build([projection for pair in pairs for projection in pair], A, backward)
         matrices = [W.t() for W in built]
@@ -118,6 +133,10 @@ def _build(
 
 def _requires_grad(sources: Sequence[Source]) -> bool:
     return any([source.parameter.requires_grad for source in sources])  # noqa: C419
+
+
+def _has_grad(sources: Sequence[Source]) -> bool:
+    return any(source.parameter.grad is not None for source in sources)
 
 
 def trace_weights(layers: Sequence[BottleneckLayer], adapter: str, A: Tensor | None) -> None:

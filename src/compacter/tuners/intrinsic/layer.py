@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -131,8 +132,8 @@ class IntrinsicLayer(TunerLayer):
                 theta, scale, fastfood = self._projection(name, adapter)
                 parameter.copy_(fastfood.add(parameter, sign * scale * theta))
 
-    def _parameter(self, name: str) -> nn.Parameter:
-        return self.base_layer.get_parameter(name)
+    def _parameter(self, name: str) -> Tensor:
+        return cast(Tensor, attrgetter(name)(self.base_layer))  # a name can be a path
 
 
 def _is_plain(module: nn.Module) -> bool:
