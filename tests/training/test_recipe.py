@@ -133,7 +133,7 @@ def test_schedules_are_the_papers(task, epochs, batch, length, warmup):
 def test_what_the_paper_does_not_cover():
     roles = find_task("builtin/roles")
     found = defaults_for(roles, "compacter++", "other", rows=5_000)
-    assert (found.epochs, found.batch_size, found.dropout) == (2, 16, 0.0)
+    assert (found.epochs, found.batch_size, found.dropout) == (1, 16, 0.0)
     assert found.learning_rate == learning_rate("compacter++", "glue", "t5-base")
     assert defaults_for(roles, "full", "other", rows=5_000).learning_rate == 1e-4
     assert model_size("t5", 768) == "t5-base"
