@@ -4,9 +4,10 @@
     python benchmarks/must_show.py --only steps,decode   # some of it
     python benchmarks/must_show.py --quick               # tiny models, to try the script
 
-Times are compared turn by turn in one process, by the ratio of medians (that of minima is printed
-beside it). Figures of `adapters` are those that benchmarks/peers/run.py left. The exit code is 1
-if a promise is broken; what cannot be measured yet is said and breaks none."""
+Times are compared turn by turn in one process, by the ratio of medians; beside it stand what other
+rounds could have given and the ratio of minima. Figures of `adapters` are those that
+benchmarks/peers/run.py left. The exit code is 1 if a promise is broken; what cannot be measured yet
+is said and breaks none."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def compared(
     name: str, timing: Timing, reference: Timing, limit: float, *, strictly: bool = False
 ) -> Check:
     of_medians, of_minima = timing.ratios(reference)
-    return Check(name, of_medians, limit, f"of minima {of_minima:.3f}", strictly)
+    low, high = timing.ratio_interval(reference)
+    note = f"95% in {low:.3f} to {high:.3f}; of minima {of_minima:.3f}"
+    return Check(name, of_medians, limit, note, strictly)
 
 
 @dataclass(frozen=True)

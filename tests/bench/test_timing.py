@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from compacter.bench import Timing, take_turns
@@ -36,6 +37,23 @@ def test_every_round_gives_each_its_turn_and_begins_with_another():
     assert found == {"a": Timing((1, 2, 6)), "b": Timing((3, 3, 3))}
     assert (found["a"].median, found["a"].minimum) == (2, 1)
     assert found["a"].ratios(found["b"]) == pytest.approx((2 / 3, 1 / 3))
+
+
+def test_how_far_a_ratio_can_be_trusted():
+    """Noise that both have in the same round does not count; noise of their own does, and less in
+    more rounds."""
+    generator = np.random.default_rng(1)
+    slow_rounds = generator.uniform(1, 3, 41)
+    twice, once = Timing(tuple(2 * slow_rounds)), Timing(tuple(slow_rounds))
+    assert twice.ratio_interval(once) == pytest.approx((2, 2))
+    held, widths = 0, {40: 0.0, 400: 0.0}
+    for rounds in [*widths] * 50:
+        a, b = (Timing(tuple(level + generator.uniform(0, 1, rounds))) for level in (4.0, 3.5))
+        low, high = a.ratio_interval(b, draws=300)
+        held += low < 4.5 / 4 < high
+        widths[rounds] += high - low
+    assert 88 <= held <= 99
+    assert widths[400] == pytest.approx(widths[40] / 10**0.5, rel=0.2)
 
 
 def test_a_device_is_waited_for_inside_the_time():
