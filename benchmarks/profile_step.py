@@ -1,12 +1,21 @@
-"""Where the time of a training step goes: operators of a method beside those of a step that trains
-the layer norms alone.
+"""Where the time of a training step goes that training the layer norms alone does not take.
 
-    python benchmarks/profile_step.py --method compacter --model t5-small --batch 8 --length 128"""
+    python benchmarks/profile_step.py                                  # Compacter
+    python benchmarks/profile_step.py --methods compacter,adapter,lora --batch 8 --length 128
+
+The steps take turns under torch's profiler. Operators are told apart by the shapes of their inputs,
+so that those which a method adds can be added up by themselves. Their time is steadier than that of
+whole steps, most of which the frozen model's operators take: these waver by more than all that is
+added. Time spent in Python between operators is not seen."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from textwrap import shorten
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -18,49 +27,90 @@ from subjects import make
 REFERENCE = "layer norms"
 
 
-def operators(step: Callable[[], object], rounds: int) -> dict[str, tuple[float, float]]:
-    """Name -> milliseconds in the operator itself and calls, for one step."""
-    step()
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        for _ in range(rounds):
-            step()
-    return {
-        event.key: (event.self_cpu_time_total / 1e3 / rounds, event.count / rounds)
-        for event in found.key_averages()
-    }
+@dataclass(frozen=True)
+class Operator:
+    """All calls of an operator with inputs of certain shapes, in one step."""
+
+    name: str
+    shapes: str
+    milliseconds: float
+    """In the operator itself, not in those that it calls: the median over the steps."""
+    calls: int
+
+
+Operators = dict[tuple[str, str], Operator]
+
+
+def profiled(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Operators]:
+    """The operators of each step."""
+    times: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    calls: dict[tuple[str, str, str], int] = {}
+    for step in steps.values():
+        step()
+    for _ in range(rounds):
+        for of, step in steps.items():
+            with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+                step()
+            for event in found.key_averages(group_by_input_shape=True):
+                key = (of, event.key, shapes(event.input_shapes))
+                times[key].append(event.self_cpu_time_total / 1e3)
+                calls[key] = event.count
+    result: dict[str, Operators] = {of: {} for of in steps}
+    for (of, name, inputs), each in times.items():
+        key = (of, name, inputs)
+        result[of][name, inputs] = Operator(name, inputs, median(each), calls[key])
+    return result
+
+
+def shapes(sizes: list[list[int]]) -> str:
+    """As in `1024x512, 512x16`."""
+    return ", ".join("x".join(map(str, size)) for size in sizes if size)
+
+
+def added(operators: Operators, reference: Operators) -> list[Operator]:
+    """What a step has beyond the reference, the longest first: of operators that both have with the
+    same shapes, the calls that are more."""
+    found = []
+    for key, operator in operators.items():
+        more = operator.calls - (reference[key].calls if key in reference else 0)
+        if more > 0:
+            time = operator.milliseconds * more / operator.calls
+            found.append(Operator(operator.name, operator.shapes, time, more))
+    return sorted(found, key=lambda operator: -operator.milliseconds)
+
+
+def total(operators: Operators) -> float:
+    return sum(operator.milliseconds for operator in operators.values())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--method", default="compacter")
+    parser.add_argument("--methods", default="compacter", help="names with commas between them")
     parser.add_argument("--model", default="t5-small")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rows", type=int, default=20, help="operators to show")
+    parser.add_argument("--rounds", type=int, default=15, help="steps of each that are profiled")
+    parser.add_argument("--rows", type=int, default=12, help="operators to show")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     bare = random_model(arguments.model)
-    found = {}
-    for name in (REFERENCE, arguments.method):
+    steps = {}
+    for name in (REFERENCE, *arguments.methods.split(",")):
         model = make(bare, name)
         inputs = make_inputs(model, arguments.batch, arguments.length, 4)
-        step = training_step(model, make_optimizer(model), inputs)
-        found[name] = operators(step, arguments.rounds)
-    before, after = found[REFERENCE], found[arguments.method]
-    total = {name: sum(ms for ms, _ in rows.values()) for name, rows in found.items()}
-    print(f"{arguments.method}: {total[arguments.method]:.1f} ms, {REFERENCE}: ", end="")
-    print(f"{total[REFERENCE]:.1f} ms; operators by the difference")
-    print(f"{'difference':>10} {'ms':>8} {'calls':>7} {'more':>6}  operator")
-    zero = (0.0, 0.0)
-
-    def difference(name: str) -> float:
-        return after.get(name, zero)[0] - before.get(name, zero)[0]
-
-    for name in sorted({*before, *after}, key=difference, reverse=True)[: arguments.rows]:
-        ms, calls = after.get(name, zero)
-        more = calls - before.get(name, zero)[1]
-        print(f"{difference(name):+10.2f} {ms:8.2f} {calls:7.0f} {more:+6.0f}  {name}")
+        steps[name] = training_step(model, make_optimizer(model), inputs)
+    found = profiled(steps, arguments.rounds)
+    reference = found.pop(REFERENCE)
+    whole = total(reference)
+    print(f"{REFERENCE}: {whole:.1f} ms")
+    for name, operators in found.items():
+        own = added(operators, reference)
+        time = sum(operator.milliseconds for operator in own)
+        print(f"\n{name}: {total(operators):.1f} ms; added: {time:.1f} ms, {time / whole:.2%}")
+        print(f"{'ms':>8} {'calls':>6}  operator")
+        for operator in own[: arguments.rows]:
+            what = f"{operator.name} {operator.shapes}"
+            print(f"{operator.milliseconds:8.2f} {operator.calls:6}  {shorten(what, 80)}")
 
 
 if __name__ == "__main__":

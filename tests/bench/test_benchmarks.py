@@ -189,6 +189,25 @@ def test_scaling_measures_each_point(script: Any, tmp_path: Path):
         scaling.Point(depth=3)
 
 
+def test_what_a_step_adds_is_told_by_name_and_shapes(script: Any):
+    tool = script("profile_step")
+    x, W = torch.ones(8, 4), torch.ones(4, 4)
+    steps = {
+        "plain": lambda: x @ W,
+        "more": lambda: torch.tanh(x @ W @ W) @ W[:, :2],
+    }
+    found = tool.profiled(steps, rounds=3)
+    own = tool.added(found["more"], found["plain"])
+    calls = {(o.name, o.shapes): o.calls for o in own}
+    assert calls["aten::mm", "8x4, 4x4"] == 1
+    assert calls["aten::mm", "8x4, 4x2"] == 1
+    assert calls["aten::tanh", "8x4"] == 1
+    assert not tool.added(found["plain"], found["plain"])
+    both = found["more"]["aten::mm", "8x4, 4x4"]
+    one = next(o for o in own if (o.name, o.shapes) == ("aten::mm", "8x4, 4x4"))
+    assert one.milliseconds == both.milliseconds / 2 > 0
+
+
 def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
     run = script("run")
     figure = {"ratio_of_medians": 1.25, "ratio_of_minima": 1.5}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -172,16 +173,22 @@ def test_some_positions_are_those_of_the_whole(dim, size, seed, data):
 
 
 def test_some_positions_need_no_others(monkeypatch):
-    """In long tensors the generator jumps: an embedding pays for the rows that are looked up. The
-    chunks of blocks that are made together are kept small here, to have several."""
+    """An embedding pays for the blocks whose rows are looked up. The chunks of blocks that are made
+    together are kept small here, to have several."""
     monkeypatch.setattr("compacter.nn.fastfood._CHUNK", 128)
-    long = Fastfood(64, 64 * 10**9, 0, "w")  # far too many blocks to draw
-    positions = torch.tensor([5, 6, 700, 10**6, 10**9, 10**9 + 64, 64 * 10**9 - 1])
+    gaussians, made = _Draw._gaussians, []
+
+    def counted(self, levels):
+        made.append(levels.numel())
+        return gaussians(self, levels)
+
+    monkeypatch.setattr(_Draw, "_gaussians", counted)
+    long = Fastfood(64, 64 * 10**5, 0, "w")
+    positions = torch.tensor([5, 6, 700, 10**4, 10**6, 10**6 + 64, 64 * 10**5 - 1])
     theta = torch.randn(64)
     found = long.project_at(theta, positions)
-    assert found.shape == (7,)
-    alone = torch.cat([long.project_at(theta, positions[[i]]) for i in range(7)])
-    torch.testing.assert_close(found, alone)
+    assert made == [128, 128, 128]  # six blocks of 64 numbers
+    torch.testing.assert_close(found, long.project(theta)[positions])
 
 
 @pytest.mark.parametrize(
@@ -248,9 +255,38 @@ def test_order_of_keys_with_equal_high_bits():
     assert np.array_equal(stable_order(keys), np.argsort(keys, kind="stable"))
 
 
-def test_the_permutation_is_compact():
-    assert Fastfood(20_000, 5, 0, "w").permutation.nbytes == 2 * 2**15
-    assert Fastfood(70_000, 5, 0, "w").permutation.nbytes == 4 * 2**17
+def test_what_is_kept_is_compact():
+    """Signs and Gaussians in a byte each, the permutation in two, or four if it is longer."""
+    block, large = 2**15, 2**17
+    assert Fastfood(20_000, 3 * block, 0, "w").random.nbytes == (1 + 2 + 3) * block
+    assert Fastfood(70_000, 5, 0, "w").random.nbytes == (1 + 4 + 1) * large
+
+
+def test_two_threads_project_at_the_same_time():
+    """Each works in memory of its own."""
+    fastfoods = [Fastfood(500, 300_000, seed, "w") for seed in range(4)]
+    theta = torch.randn(500)
+    alone = [fastfood(theta) for fastfood in fastfoods]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            together = list(pool.map(lambda fastfood: fastfood(theta), fastfoods))
+            assert all(map(torch.equal, together, alone))
+
+
+def test_inference_mode_leaves_memory_that_training_can_use():
+    with torch.inference_mode(), ThreadPoolExecutor(1) as new:
+        fastfood, theta = Fastfood(30, 100, 0, "w"), torch.randn(30)
+
+        def inside() -> None:
+            with torch.inference_mode():
+                fastfood(theta)
+
+        new.submit(inside).result()
+        with torch.inference_mode(False):
+            parameter = torch.zeros(30, requires_grad=True)
+            loss = new.submit(lambda: fastfood(parameter).sum()).result()
+            loss.backward()
+    assert parameter.grad.any()
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ H the Walsh-Hadamard matrix, S random signs, P a random permutation, G_k random 
 S and P are drawn once for a tensor and G_k anew for every block: given P H S theta the blocks are
 independent, and the first transform is paid once. E ||V theta||^2 = ||theta||^2 for every D.
 
-Nothing random is saved. All of it is read from one stream of Philox bytes whose key is a digest
-of (seed, tensor name); the stream of that generator is fixed for all platforms and versions.
+Nothing random is saved to disk. All of it is read from one stream of Philox bytes whose key is a
+digest of (seed, tensor name); the stream of that generator is fixed for all platforms and versions.
 A Gaussian is one byte, an index into 256 equally likely levels of N(0, 1), scaled to variance 1.
 docs/file-format.md fixes these choices: an adapter on disk is only theta, lambda and the seed.
 """
@@ -22,7 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
-from typing import Any
+from threading import local
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,9 +33,21 @@ from compacter.errors import SettingError
 
 Blocks = np.ndarray[Any, np.dtype[np.int64]]
 
-_CHUNK = 1 << 18  # numbers transformed at a time: 1 MB in float32, which stays in cache
+_CHUNK = 1 << 19  # numbers transformed at a time: 2 MB in float32, which stays in cache
 _HADAMARD_BITS = 5  # a transform of 2^m numbers is ceil(m / 5) products, at most 32 wide
-_PHILOX_STEP = 32  # bytes that one step of the generator's counter gives
+
+
+class Random(NamedTuple):
+    """The random numbers of a projection, as small as they can be used."""
+
+    signs: np.ndarray[Any, np.dtype[np.int8]]
+    permutation: np.ndarray[Any, np.dtype[np.uint16 | np.uint32]]
+    levels: np.ndarray[Any, np.dtype[np.uint8]]
+    """The Gaussians of all blocks."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self)
 
 
 @dataclass(frozen=True)
@@ -61,18 +74,16 @@ class Fastfood:
         return 1.0 / math.sqrt(self.block * self.size)
 
     @cached_property
-    def permutation(self) -> np.ndarray[Any, np.dtype[np.uint16 | np.uint32]]:
-        """Kept once it is known, in two bytes (four above 65,536) for each of L numbers: sorting
-        takes as long as projecting a small tensor."""
-        stream = self.stream()
-        _draw_words(stream, self.block)  # the signs come first
-        order = stable_order(stream.random_raw(self.block))
-        return order.astype(np.uint16 if self.block <= 1 << 16 else np.uint32)
-
-    def stream(self) -> np.random.Philox:
+    def random(self) -> Random:
+        """Drawn once and kept: drawing takes as long as a third of a projection."""
         digest = hashlib.sha256(f"{self.seed}/{self.name}".encode()).digest()
         key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
-        return np.random.Philox(key=key)
+        stream, block = np.random.Philox(key=key), self.block
+        bits = _draw_bytes(stream, block) & 1
+        order = stable_order(stream.random_raw(block))
+        levels = _draw_bytes(stream, -(-self.size // block) * block)
+        signs = bits.astype(np.int8) * np.int8(2) - np.int8(1)
+        return Random(signs, order.astype(np.uint16 if block <= 1 << 16 else np.uint32), levels)
 
     def __call__(self, theta: Tensor) -> Tensor:
         """P theta, differentiable in theta (any number of times: P is linear)."""
@@ -120,14 +131,10 @@ class Fastfood:
 
     def _at(self, draw: _Draw, positions: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Which of the positions are in some blocks, where in these, and the blocks' diagonals."""
-        holders, inverse = torch.unique_consecutive(positions // self.block, return_inverse=True)
-        if self.block % _PHILOX_STEP:  # the generator cannot jump
-            blocks, rank = np.arange(-(-self.size // self.block)), positions // self.block
-        else:
-            blocks, rank = holders.cpu().numpy(), inverse
+        blocks, rank = torch.unique_consecutive(positions // self.block, return_inverse=True)
         places = rank * self.block + positions % self.block
         first = 0
-        for start, diagonal in draw.diagonals(blocks):
+        for start, diagonal in draw.diagonals(blocks.cpu()):
             after = int(torch.searchsorted(places, start + diagonal.numel()))
             some = slice(first, after)
             yield some, places[some] - start, diagonal
@@ -203,20 +210,41 @@ def _together(width: int, block: int) -> int:
     return math.lcm(width, block)
 
 
+class _Rooms(local):
+    """Where a thread works, whichever tensor it projects: new memory would not be in cache."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[tuple[str, torch.device, torch.dtype], Tensor] = {}
+
+    def get(
+        self, use: str, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+    ) -> Tensor:
+        """Memory for a tensor, until the next call for the same use."""
+        count = math.prod(shape)
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+            return torch.empty(shape, device=device, dtype=dtype)
+        room = self._rooms.get((use, device, dtype))
+        if room is None or room.numel() < count:
+            with torch.inference_mode(False):
+                room = self._rooms[use, device, dtype] = torch.empty(
+                    count, device=device, dtype=dtype
+                )
+        return room[:count].view(shape)
+
+
+_rooms = _Rooms()
+
+
 class _Draw:
-    """The random numbers of one projection, read from its stream as they are needed, on the device
-    of a tensor and in its precision (at least float32)."""
+    """The random numbers of one projection, on the device of a tensor and in its precision (at
+    least float32)."""
 
     def __init__(self, fastfood: Fastfood, like: Tensor) -> None:
         self.fastfood = fastfood
         self.device = like.device
         self.dtype = torch.promote_types(like.dtype, torch.float32)
-        self.stream = fastfood.stream()
-        bits = torch.from_numpy((_draw_bytes(self.stream, fastfood.block) & 1).astype(np.int8))
-        self.signs = bits.to(self.device, self.dtype) * 2 - 1
-        self._skip(8 * fastfood.block)  # the permutation, which is known
-        self.permutation = torch.from_numpy(fastfood.permutation).to(self.device).int()
-        self._places: Tensor | None = None
+        self.signs = torch.from_numpy(fastfood.random.signs).to(self.device, self.dtype)
+        self.permutation = torch.from_numpy(fastfood.random.permutation).to(self.device).int()
 
     def zeros(self) -> Tensor:
         return torch.zeros(self.fastfood.block, device=self.device, dtype=self.dtype)
@@ -248,43 +276,34 @@ class _Draw:
         return hadamard(first, (second, first)).mul_(diagonal).sum(0)
 
     def _room(self, diagonal: Tensor) -> Tensor:
-        """Two places to work in, the same for all blocks: new memory would not be in cache."""
-        if self._places is None:
-            self._places = diagonal.new_empty(2, *diagonal.shape)
-        return self._places[:, : len(diagonal)]
+        """Two places to work in."""
+        return _rooms.get("blocks", (2, *diagonal.shape), self.device, self.dtype)
 
     def diagonals(
-        self, blocks: Blocks | None = None, unit: int = 1
+        self, blocks: Tensor | None = None, unit: int = 1
     ) -> Iterator[tuple[int, Tensor]]:
         """G_k of some blocks at a time, and where these begin among all that were asked for: at a
-        multiple of `unit`."""
+        multiple of `unit`. Until the next call."""
         block = self.fastfood.block
-        if blocks is None:
-            blocks = np.arange(-(-self.fastfood.size // block))
-        pairs = _level_pairs(self.dtype).to(self.device)
-        levels = pairs.new_empty(0)
+        levels = torch.from_numpy(self.fastfood.random.levels).view(-1, block)
+        count = len(levels) if blocks is None else len(blocks)
         least = _together(unit, block) // block
         at_once = least * max(1, _CHUNK // (least * block))
-        drawn = 0
-        for first in range(0, len(blocks), at_once):
-            some = blocks[first : first + at_once]
-            indices: list[np.ndarray[Any, np.dtype[np.uint16]]] = []
-            for run in np.split(some, np.flatnonzero(np.diff(some) > 1) + 1):
-                if run[0] > drawn:
-                    self._skip(int(run[0] - drawn) * block)
-                drawn = int(run[-1]) + 1
-                indices.append(_draw_words(self.stream, len(run) * block).view("<u2"))
-            joined = torch.from_numpy(indices[0] if len(indices) == 1 else np.concatenate(indices))
-            torch.index_select(pairs, 0, joined.to(self.device).int(), out=levels.resize_(0))
-            numbers = torch.view_as_real(levels).view(-1)[: len(some) * block]
-            yield first * block, numbers.view(-1, block)
+        for first in range(0, count, at_once):
+            some = slice(first, first + at_once)
+            chosen = levels[some] if blocks is None else levels[blocks[some]]
+            yield first * block, self._gaussians(chosen.view(-1)).view(-1, block)
 
-    def _skip(self, count: int) -> None:
-        """Leave out the next bytes of the stream, without drawing them where it can jump."""
-        if self.fastfood.block % _PHILOX_STEP == 0:
-            self.stream.advance(count // _PHILOX_STEP)
-        else:
-            self.stream.random_raw(count // 8)
+    def _gaussians(self, levels: Tensor) -> Tensor:
+        """Two at a time."""
+        count = levels.numel()
+        if count % 2 or levels.storage_offset() % 2:  # only where L = 1
+            levels = torch.cat([levels, levels.new_zeros(count % 2)])
+        index = levels.view(torch.uint16).to(self.device).int()
+        pairs = _level_pairs(self.dtype).to(self.device)
+        found = _rooms.get("gaussians", index.shape, self.device, pairs.dtype)
+        torch.index_select(pairs, 0, index, out=found)
+        return torch.view_as_real(found).view(-1)[:count]
 
 
 class _Project(torch.autograd.Function):
@@ -369,11 +388,7 @@ def stable_order(keys: np.ndarray[Any, np.dtype[np.uint64]]) -> Blocks:
     return (ordered & low).astype(np.int64)
 
 
-def _draw_words(stream: np.random.Philox, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The next `count` bytes of the stream, rounded up to whole outputs."""
-    words: np.ndarray[Any, np.dtype[np.uint64]] = stream.random_raw(-(-count // 8))
-    return words.astype("<u8")
-
-
 def _draw_bytes(stream: np.random.Philox, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return _draw_words(stream, count).view(np.uint8)[:count]
+    """The next `count` bytes of the stream, of which it moves on by whole outputs."""
+    words = stream.random_raw(-(-count // 8))
+    return words.astype("<u8", copy=False).view(np.uint8)[:count]

@@ -30,7 +30,7 @@ class Moves:
 
     tensors: dict[str, MovedTensor]
     projections: dict[str, Fastfood]
-    """Of tied tensors one, which keeps its permutation."""
+    """Of tied tensors one, which keeps its random numbers."""
 
 
 class IntrinsicLayer(TunerLayer):
@@ -110,9 +110,9 @@ class IntrinsicLayer(TunerLayer):
 
     @property
     def kept_bytes(self) -> int:
-        """Of the permutations that are kept for the tensors that this module owns."""
+        """Of the random numbers that are kept for the tensors that this module owns."""
         return sum(
-            projection.permutation.nbytes
+            projection.random.nbytes
             for moves in self.moves.values()
             for name, projection in moves.projections.items()
             if moves.tensors[name].owner
