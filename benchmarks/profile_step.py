@@ -56,8 +56,8 @@ def profiled(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str
                 times[key].append(event.self_cpu_time_total / 1e3)
                 calls[key] = event.count
     result: dict[str, Operators] = {of: {} for of in steps}
-    for (of, name, inputs), each in times.items():
-        key = (of, name, inputs)
+    for key, each in times.items():
+        of, name, inputs = key
         result[of][name, inputs] = Operator(name, inputs, median(each), calls[key])
     return result
 

@@ -274,19 +274,18 @@ def test_two_threads_project_at_the_same_time():
 
 
 def test_inference_mode_leaves_memory_that_training_can_use():
-    with torch.inference_mode(), ThreadPoolExecutor(1) as new:
-        fastfood, theta = Fastfood(30, 100, 0, "w"), torch.randn(30)
+    """In a new thread, which has no memory to work in yet."""
+    fastfood, parameter = Fastfood(30, 100, 0, "w"), torch.ones(30, requires_grad=True)
 
-        def inside() -> None:
-            with torch.inference_mode():
-                fastfood(theta)
+    def infer() -> None:
+        with torch.inference_mode():
+            fastfood(torch.ones(30))
 
-        new.submit(inside).result()
-        with torch.inference_mode(False):
-            parameter = torch.zeros(30, requires_grad=True)
-            loss = new.submit(lambda: fastfood(parameter).sum()).result()
-            loss.backward()
-    assert parameter.grad.any()
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(infer).result()
+        projected = thread.submit(fastfood, parameter).result()
+    projected.sum().backward()
+    torch.testing.assert_close(parameter.grad, fastfood.transpose(torch.ones(100)))
 
 
 @pytest.mark.parametrize(
