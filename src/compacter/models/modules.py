@@ -29,6 +29,18 @@ def _integer(module: nn.Module, *names: str) -> int | None:
     return None
 
 
+def is_called_plainly(module: nn.Module) -> bool:
+    """Whether calling the module is calling the forward of its class and nothing else: no hooks,
+    and no forward of its own, as accelerate gives to modules that it spreads over devices."""
+    hooks = (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+    return not hooks and "forward" not in vars(module)
+
+
 def bare_model(model: nn.Module) -> nn.Module:
     """The transformer inside a `PeftModel` or a PEFT tuner; any other model as it is."""
     from peft import PeftModel

@@ -1,4 +1,5 @@
-"""The paper's mathematics in plain torch: projections, the bottleneck adapter, Fastfood."""
+"""The paper's mathematics in plain torch: projections, the bottleneck adapter, Fastfood; and the
+norm of T5."""
 
 from compacter.nn.bottleneck import Bottleneck, bottleneck, bottleneck_of
 from compacter.nn.building import Backward, build
@@ -13,6 +14,7 @@ from compacter.nn.projections import (
     make_projection,
     slow_weights,
 )
+from compacter.nn.rms_norm import rms_epsilon, rms_norm
 
 __all__ = [
     "LPHM",
@@ -30,5 +32,7 @@ __all__ = [
     "moved",
     "moved_embedding",
     "moved_linear",
+    "rms_epsilon",
+    "rms_norm",
     "slow_weights",
 ]

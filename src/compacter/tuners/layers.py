@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from compacter.errors import AdapterError
-from compacter.nn import Backward
+from compacter.models import is_called_plainly
+from compacter.nn import Backward, rms_norm
 from compacter.tuners.rows import Group, Rows, private_copy
 
 
@@ -297,3 +298,15 @@ def in_dtype_of(parameter: Tensor, x: Tensor, compute: Callable[[Tensor], Tensor
     if x.dtype == parameter.dtype or torch.is_autocast_enabled(x.device.type):
         return compute(x)
     return compute(x.to(parameter.dtype)).to(x.dtype)
+
+
+def fused_norm(
+    norm: nn.Module, eps: float | None, weight: Tensor | None, args: Any, kwargs: Any
+) -> Tensor | None:
+    """What the norm with that weight makes of its arguments, by one operation; None where it has to
+    be called itself. `eps` is its `rms_epsilon`."""
+    if eps is None or weight is None or len(args) != 1 or kwargs or not is_called_plainly(norm):
+        return None
+    x: Tensor = args[0]
+    is_precise = x.dtype is torch.float32 or x.dtype is torch.float64  # others are rounded between
+    return rms_norm(x, weight, eps) if is_precise and weight.dtype is x.dtype else None

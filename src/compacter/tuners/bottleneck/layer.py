@@ -11,11 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from compacter.models import output_width
-from compacter.nn import Dense, Projection, bottleneck, bottleneck_of, make_projection
+from compacter.nn import (
+    Dense,
+    Projection,
+    bottleneck,
+    bottleneck_of,
+    make_projection,
+    rms_epsilon,
+)
 from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
 from compacter.tuners.bottleneck.weights import Built, Source, built_weights
-from compacter.tuners.layers import SharedParameters, TunerLayer, in_dtype_of
+from compacter.tuners.layers import SharedParameters, TunerLayer, fused_norm, in_dtype_of
 from compacter.tuners.rows import Group, Rows, stack_of
 
 
@@ -238,6 +245,7 @@ class NormLayer(TunerLayer):
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__(base_layer, shared)
         self.compacter_norm = nn.ModuleDict()
+        self.rms_epsilon = rms_epsilon(base_layer)
 
     def add_adapter(self, adapter: str, config: CompacterConfig) -> None:
         self.compacter_norm[adapter] = copy.deepcopy(self.get_base_layer())
@@ -251,19 +259,24 @@ class NormLayer(TunerLayer):
         rows = self._shared[0].here.rows
         if rows is not None:
             return self.forward_rows(rows, *args, **kwargs)
-        return self._in_its_dtype(self.active_norm(), *args, **kwargs)
+        norm, base = self.active_norm(), self._modules["base_layer"]
+        if norm is base:
+            return cast(Tensor, norm(*args, **kwargs))
+        return self._in_its_dtype(norm, *args, **kwargs)
 
     def _in_its_dtype(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
         """In the dtype of the copy: float32 under a half-precision base, whose steps around 1
         (2^-8 in bfloat16) would swallow most updates."""
         base: Any = self._modules["base_layer"]
         trained_as, stored_as = _dtype(norm), _dtype(base)
-        output: Tensor
         if trained_as is stored_as:
-            output = norm(*args, **kwargs)
-        else:
-            output = norm(args[0].to(trained_as), *args[1:], **kwargs).to(stored_as)
-        return output
+            return self._normalise(norm, *args, **kwargs)
+        return self._normalise(norm, args[0].to(trained_as), *args[1:], **kwargs).to(stored_as)
+
+    def _normalise(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        weight = norm._parameters.get("weight")
+        output = fused_norm(norm, self.rms_epsilon, weight, args, kwargs)
+        return cast(Tensor, norm(*args, **kwargs)) if output is None else output
 
     def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         groups = [group for group in rows.groups if self.has(group.adapters[0])]

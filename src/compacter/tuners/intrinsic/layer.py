@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
-from compacter.nn import Fastfood, moved, moved_embedding, moved_linear
-from compacter.tuners.layers import SharedParameters, TunerLayer
+from compacter.models import is_called_plainly
+from compacter.nn import Fastfood, moved, moved_embedding, moved_linear, rms_epsilon
+from compacter.tuners.layers import SharedParameters, TunerLayer, fused_norm
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class IntrinsicLayer(TunerLayer):
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__(base_layer, shared)
         self.moves: dict[str, Moves] = {}
+        self.rms_epsilon = rms_epsilon(base_layer)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -81,7 +83,10 @@ class IntrinsicLayer(TunerLayer):
 
     def _forward_moved(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
         tensors = {name: self._moved(name, adapter) for name in self.moves[adapter].tensors}
-        output: Tensor = functional_call(self.base_layer, tensors, args, kwargs, tie_weights=False)
+        base, weight = self.base_layer, tensors.get("weight")
+        output = fused_norm(base, self.rms_epsilon, weight, args, kwargs)
+        if output is None:
+            output = functional_call(base, tensors, args, kwargs, tie_weights=False)
         return output
 
     @property
@@ -137,16 +142,9 @@ class IntrinsicLayer(TunerLayer):
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether calling the module is nothing but a linear map or a look-up: no subclass, no hooks,
-    and no forward of its own, as accelerate gives to modules that it spreads over devices."""
+    """Whether calling the module is nothing but a linear map or a look-up."""
     if type(module) is nn.Embedding:
         usual = module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
     else:
         usual = type(module) is nn.Linear
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return usual and not any(hooks) and "forward" not in vars(module)
+    return usual and is_called_plainly(module)

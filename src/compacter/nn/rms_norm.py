@@ -1,0 +1,79 @@
+"""RMS norm, w x / sqrt(mean(x^2) + eps): the layer norm of T5 and of most decoders.
+
+Models write it as half a dozen operations, and autograd takes twice as many to go back,
+each over all activations, and keeps two results of their size. torch has one operation for all of
+it on GPUs; here is one for the CPU, which keeps the input and a number for each row."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x and w are of one dtype; w is in R^d, or there is one for each row of a batch."""
+    if weight.dim() > 1:
+        return torch.rms_norm(x, x.shape[-1:], None, eps) * weight
+    is_watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if x.is_cpu and torch.is_grad_enabled() and not is_watched:
+        output: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+        return output
+    return torch.rms_norm(x, weight.shape, weight, eps)
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        scale = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        ctx.eps = eps
+        return (rows * scale).mul_(weight).view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """With r the scale of a row: dw = sum of r g x over the rows, and
+        dx = r (w g - x r^2 <g x, w> / d)."""
+        x, weight, scale = ctx.saved_tensors
+        needs_x, needs_weight, _ = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # gradients of gradients are wanted
+            output = torch.rms_norm(x, weight.shape, weight, ctx.eps)
+            needed = [t for t, is_so in ((x, needs_x), (weight, needs_weight)) if is_so]
+            found = iter(torch.autograd.grad(output, needed, grad, create_graph=True))
+            return next(found) if needs_x else None, next(found) if needs_weight else None, None
+        width = x.shape[-1]
+        rows, arrived = x.reshape(-1, width), grad.reshape(-1, width)
+        products = arrived * rows
+        weight_grad = torch.mv(products.t(), scale.view(-1)) if needs_weight else None
+        if not needs_x:
+            return None, weight_grad, None
+        along = torch.mv(products, weight).view_as(scale).mul_(scale).mul_(scale)
+        x_grad = torch.mul(arrived, weight, out=products)
+        x_grad.addcmul_(rows, along, value=-1 / width).mul_(scale)
+        return x_grad.view(x.shape), weight_grad, None
+
+
+def rms_epsilon(norm: nn.Module) -> float | None:
+    """The eps of a module that computes an RMS norm of its input, in whatever words; None of any
+    other. Found by trying: a copy is given numbers of which the right answer is known."""
+    weight = norm._parameters.get("weight")
+    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    holds_more = len(norm._parameters) > 1 or norm._modules or norm._buffers
+    if weight is None or weight.dim() != 1 or holds_more or not isinstance(eps, float):
+        return None
+    numbers = torch.Generator().manual_seed(0)
+    x, small, tried = torch.randn(3, len(weight), generator=numbers, device="cpu").float()
+    x = torch.stack([x, small * eps**0.5])  # of the second, eps is as large as the mean
+    copied = copy.copy(norm)
+    copied._parameters = {"weight": nn.Parameter(tried, requires_grad=False)}
+    try:
+        found: Tensor = type(norm).forward(copied, x)
+        expected = torch.rms_norm(x, weight.shape, tried, eps)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    except Exception:  # whatever a module that is not this norm does with such input
+        return None
+    return eps

@@ -1,0 +1,78 @@
+"""Trained layer norms: what their modules compute, where possible by one operation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from adapting import attach_tiny, inputs_of, scramble
+from compacter.tuners.bottleneck.layer import NormLayer
+
+RMS_FAMILIES = ["t5", "longt5-global", "llama", "qwen3", "olmo2"]
+
+
+class WrittenOut(TorchDispatchMode):
+    """Counts an operation that only norms which are written out have."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += operation.overloadpacket is torch.ops.aten.rsqrt
+        return operation(*args, **(kwargs or {}))
+
+
+def norms_of(model):
+    return [module for module in model.modules() if isinstance(module, NormLayer)]
+
+
+@pytest.mark.parametrize("family", RMS_FAMILIES)
+@pytest.mark.parametrize("method", ["compacter", "intrinsic-said"])
+def test_rms_norms_are_one_operation(family, method):
+    model, inputs = attach_tiny(family, method), inputs_of(family)
+    for run in (model, model.get_base_model()):
+        with WrittenOut() as norms:
+            run(**inputs)
+        assert norms.count == 0
+    with model.disable_adapter(), WrittenOut() as norms:
+        model(**inputs)
+    assert norms.count > 0
+
+
+@pytest.mark.parametrize("family", [*RMS_FAMILIES, "gemma", "bert"])
+@pytest.mark.parametrize(
+    ("stored_as", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)]
+)
+def test_a_norm_computes_what_its_module_does(family, stored_as, tolerance):
+    model = attach_tiny(family, "compacter")
+    scramble(model)
+    for layer in norms_of(model):
+        layer.base_layer.to(stored_as)
+        module = layer.active_norm()
+        shape = (3, 5, module.weight.shape[-1])
+        x = torch.randn(shape, requires_grad=True)
+        arriving = torch.randn(shape).to(stored_as)
+        trained = [x, *module.parameters()]
+        found, expected = layer(x.to(stored_as)), module(x.to(stored_as).float()).to(stored_as)
+        assert found.dtype is stored_as
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(found, trained, arriving),
+            torch.autograd.grad(expected, trained, arriving),
+            rtol=tolerance,
+            atol=tolerance,
+        )
+
+
+def test_what_is_hooked_to_a_norm_happens():
+    """Of the copies that are trained, too, where the norm is otherwise not called as a module."""
+    model, inputs, seen = attach_tiny("t5", "compacter"), inputs_of("t5"), []
+    norm = norms_of(model)[0].active_norm()
+    handle = norm.register_forward_hook(lambda module, args, output: seen.append(output))
+    model(**inputs)
+    handle.remove()
+    model(**inputs)
+    assert len(seen) == 1
+    norm.forward = lambda x: seen.append(x) or x
+    model(**inputs)
+    assert len(seen) == 2
