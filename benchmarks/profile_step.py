@@ -1,18 +1,18 @@
-"""Where the time of a training step goes that training the layer norms alone does not take.
+"""Where the time of a training step goes, beside one that trains the layer norms alone.
 
     python benchmarks/profile_step.py                                  # Compacter
     python benchmarks/profile_step.py --methods compacter,adapter,lora --batch 8 --length 128
 
 The steps take turns under torch's profiler. Operators are told apart by the shapes of their inputs,
-so that those which a method adds can be added up by themselves. Their time is steadier than that of
-whole steps, most of which the frozen model's operators take: these waver by more than all that is
-added. Time spent in Python between operators is not seen."""
+so that those which a method adds, and those which it does without, can be added up by themselves.
+Their time is steadier than that of whole steps, most of which the frozen model's operators take:
+these waver by more than all that is added. Time spent in Python between operators is not seen."""
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from textwrap import shorten
@@ -68,8 +68,8 @@ def shapes(sizes: list[list[int]]) -> str:
 
 
 def added(operators: Operators, reference: Operators) -> list[Operator]:
-    """What a step has beyond the reference, the longest first: of operators that both have with the
-    same shapes, the calls that are more."""
+    """What a step has beyond another, the longest first: of operators that both have with the same
+    shapes, the calls that are more."""
     found = []
     for key, operator in operators.items():
         more = operator.calls - (reference[key].calls if key in reference else 0)
@@ -79,8 +79,8 @@ def added(operators: Operators, reference: Operators) -> list[Operator]:
     return sorted(found, key=lambda operator: -operator.milliseconds)
 
 
-def total(operators: Operators) -> float:
-    return sum(operator.milliseconds for operator in operators.values())
+def total(operators: Iterable[Operator]) -> float:
+    return sum(operator.milliseconds for operator in operators)
 
 
 def main() -> None:
@@ -101,16 +101,18 @@ def main() -> None:
         steps[name] = training_step(model, make_optimizer(model), inputs)
     found = profiled(steps, arguments.rounds)
     reference = found.pop(REFERENCE)
-    whole = total(reference)
+    whole = total(reference.values())
     print(f"{REFERENCE}: {whole:.1f} ms")
     for name, operators in found.items():
-        own = added(operators, reference)
-        time = sum(operator.milliseconds for operator in own)
-        print(f"\n{name}: {total(operators):.1f} ms; added: {time:.1f} ms, {time / whole:.2%}")
-        print(f"{'ms':>8} {'calls':>6}  operator")
-        for operator in own[: arguments.rows]:
-            what = f"{operator.name} {operator.shapes}"
-            print(f"{operator.milliseconds:8.2f} {operator.calls:6}  {shorten(what, 80)}")
+        more, fewer = added(operators, reference), added(reference, operators)
+        time = total(more) - total(fewer)
+        print(f"\n{name}: {total(operators.values()):.1f} ms, {time:+.1f} ms, {time / whole:+.2%}")
+        for sign, some in (("+", more), ("-", fewer)):
+            print(f"{sign} {total(some):.1f} ms")
+            print(f"{'ms':>8} {'calls':>6}  operator")
+            for operator in some[: arguments.rows]:
+                what = f"{operator.name} {operator.shapes}"
+                print(f"{operator.milliseconds:8.2f} {operator.calls:6}  {shorten(what, 80)}")
 
 
 if __name__ == "__main__":

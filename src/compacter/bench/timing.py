@@ -48,15 +48,14 @@ def take_turns(
     on_round: Callable[[int], object] = lambda number: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Call everything once in every round, so that a slow minute slows all alike. Each round
-    begins with another piece, so that none has always the same one before it. `wait` is called
-    before the clock is read, for devices that work on their own."""
-    names = list(work)
+    """Call everything once in every round, so that a slow minute slows all alike, in an order that
+    is drawn anew, so that none has always the same one before it. `wait` is called before the clock
+    is read, for devices that work on their own."""
+    names, generator = list(work), np.random.default_rng(0)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         on_round(number)
-        first = number % len(names) if names else 0
-        for name in names[first:] + names[:first]:
+        for name in generator.permutation(names).tolist():
             wait()
             start = clock()
             work[name]()
