@@ -216,6 +216,25 @@ def test_a_direct_call_of_the_encoder_uses_the_adapter():
     assert not torch.allclose(adapted, base.encoder(input_ids=ids).last_hidden_state, atol=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("method", ["adapter", "compacter"])
+def test_a_trace_can_be_saved(method, tmp_path):
+    model, ids = attach_tiny("t5", method), inputs_of("t5")["input_ids"]
+    scramble(model)
+
+    class Encoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model.get_base_model()
+
+        def forward(self, ids):
+            return self.model.encoder(input_ids=ids).last_hidden_state
+
+    encoder = Encoder()
+    torch.jit.trace(encoder, (ids,), check_trace=False).save(tmp_path / "trace.pt")
+    torch.testing.assert_close(torch.jit.load(tmp_path / "trace.pt")(ids), encoder(ids))
+
+
 def test_intrinsic_said_keeps_no_projected_weight_for_the_backward_pass():
     """P theta is as large as the model; only what a plain layer keeps may be kept."""
     model, inputs = scrambled(CONFIGS["intrinsic-said"]), inputs_of("t5")

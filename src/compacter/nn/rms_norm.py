@@ -17,7 +17,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x and w are of one dtype; w is in R^d, or there is one for each row of a batch."""
     if weight.dim() > 1:
         return torch.rms_norm(x, x.shape[-1:], None, eps) * weight
-    is_watched = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    is_watched = (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state()
+        or torch._C._are_functorch_transforms_active()
+    )
     if x.is_cpu and torch.is_grad_enabled() and not is_watched:
         output: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
         return output
