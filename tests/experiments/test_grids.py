@@ -111,7 +111,8 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results"
 )
 def test_a_grid_that_is_cut_down_is_read_again(path):
     whole = Grid.read(path)
-    for axis, values in whole.axes.items():
+    axes = [item for block in whole.blocks for item in block.axes.items()]
+    for axis, values in axes:
         for value in () if isinstance(values, Dependent) else values:
             for cut in (whole.with_axes({axis: [value]}), whole.with_values({axis: value})):
                 assert Grid.make(cut.plain()).check() == cut.check(), (axis, value)
@@ -131,6 +132,42 @@ def test_what_is_written_is_what_can_occur():
     cut = made.with_axes({"method": ["full", "bitfit"]})
     assert cut.plain()["axes"]["n"] == {"full": [1], "others": [2]}
     assert Grid.make(cut.plain()).check() == cut.check()
+
+
+STUDY = {
+    "task": "rte",
+    "method": "compacter",
+    "learning_rate": 3e-3,
+    "axes": [
+        {"method": ["full", "compacter"], "learning_rate": {"full": [1e-4], "others": [3e-3]}},
+        {"learning_rate": [1e-3, 3e-3]},
+        {"n": [8], "seed": [1, 2]},
+    ],
+}
+
+
+def test_blocks_of_axes_are_taken_together_each_around_the_same_values():
+    made = Grid.make(STUDY)
+    assert [(r.method, r.learning_rate, r.n, r.seed) for r in made.recipes()] == [
+        ("full", 1e-4, None, 42),
+        ("compacter", 3e-3, None, 42),  # once, though two blocks have it
+        ("compacter", 1e-3, None, 42),
+        ("compacter", 3e-3, 8, 1),
+        ("compacter", 3e-3, 8, 2),
+    ]
+    assert made.varied == ["method", "learning_rate", "n", "seed"]
+
+
+def test_flags_hold_for_all_blocks():
+    made = Grid.make(STUDY)
+    cut = made.with_values({"learning_rate": 1e-2, "seed": 7})
+    assert [(r.method, r.learning_rate, r.n, r.seed) for r in cut.recipes()] == [
+        ("full", 1e-2, None, 7),
+        ("compacter", 1e-2, None, 7),
+        ("compacter", 1e-2, 8, 7),
+    ]
+    for some in (made, cut, made.with_axes({"seed": [1, 2]}), made.with_values({"n": 4})):
+        assert Grid.make(some.plain()).check() == some.check()
 
 
 def test_labels_tell_runs_apart():
@@ -231,10 +268,12 @@ def test_the_table_of_grids_in_the_docs(tmp_path):
     rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \|", page, re.MULTILINE)
     counts = {name: int(count.replace(",", "")) for name, count in rows}
     assert counts == {name: len(Grid.read(name).recipes()) for name in ready_grids()}
-    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "grid.yaml").write_text(example)
-    assert len(Grid.read(tmp_path / "grid.yaml").recipes()) == 54
+    examples = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    for example, count in zip(examples, (54, 5), strict=True):
+        (tmp_path / "grid.yaml").write_text(example)
+        assert len(Grid.read(tmp_path / "grid.yaml").recipes()) == count
     assert "= 54." in page
+    assert "five runs" in page
 
 
 def test_every_ready_grid_says_what_it_is():
@@ -254,7 +293,10 @@ def test_every_ready_grid_says_what_it_is():
         ("axes: {seed: 3}", "axis 'seed' holds 3; expected a list"),
         ("axes: {method: full}", "axis 'method' holds 'full'; expected a list"),
         ("axes: {seed: []}", "axis 'seed' is empty"),
-        ("axes: [seed]", "axes holds a list; expected lines of"),
+        ("axes: [seed]", "axes holds 'seed'; expected lines of"),
+        ("axes: 3", "axes holds 3; expected lines of"),
+        ("axes: []", "nothing to vary"),
+        ("seed: 1\naxes: [{seed: [2]}, {sed: [1]}]", "no axis 'sed'; did you mean 'seed'"),
         ("axes: {seed: [1, two]}", "seed='two' does not fit"),
         ("axes: {epochs: [0]}", "epochs=0 does not fit"),
         ("seed: 1\naxes: {seed: [1]}", "'seed' has one value and is an axis too"),

@@ -7,6 +7,13 @@
       learning_rate: {full: [3e-4], compacter: [3e-4, 3e-3]}   # depends on the method
       epochs: {100: 50, 500: 10}                               # depends on max_train_samples
 
+Where `axes` is a list of such blocks, a grid is all of theirs, each around the same values:
+
+    learning_rate: 3e-3
+    axes:
+      - method: [full, compacter]
+      - {method: [compacter], learning_rate: [1e-3, 1e-2]}     # in place of 3e-3
+
 Reading and checking a grid imports no torch; making its recipes does."""
 
 from __future__ import annotations
@@ -50,28 +57,21 @@ class Dependent:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Block:
     """Keys with one value, and axes with several."""
 
     base: Mapping[str, Any]
     axes: Mapping[str, Values | Dependent]
 
     @classmethod
-    def make(cls, values: Mapping[str, Any]) -> Grid:
-        """A grid from plain values."""
-        base = {key: value for key, value in values.items() if key != AXES}
-        axes = values.get(AXES, {})
+    def make(cls, base: Mapping[str, Any], axes: Any) -> Block:
         if not isinstance(axes, Mapping):
             raise ExperimentError(
-                f"{AXES} holds a {type(axes).__name__}; expected lines of 'key: [values]'"
+                f"{AXES} holds {axes!r}; expected lines of 'key: [values]', or a list of blocks "
+                "of such lines"
             )
-        Recipe.make(base)
         for name in axes:
             _check_key(name)
-            if name in base:
-                raise ExperimentError(
-                    f"{name!r} has one value and is an axis too; expected it in one of the places"
-                )
         plain = {
             name: _checked(name, found, found)
             for name, found in axes.items()
@@ -80,30 +80,19 @@ class Grid:
         made: dict[str, Values | Dependent] = {}
         for name, found in axes.items():
             made[name] = plain[name] if name in plain else _dependent(name, found, base, axes)
-        grid = cls(base, made)
-        grid._ordered()
-        return grid
+        block = cls(base, made)
+        block._ordered()
+        return block
 
-    @classmethod
-    def read(cls, grid: str | Path | None) -> Grid:
-        """A grid from a YAML file, or one that the package brings; None is an empty one."""
-        if grid is None:
-            return cls({}, {})
-        return cls.make(read_recipe(find_file(grid, ready_grids(), "grid"), "grid"))
-
-    def with_values(self, given: Mapping[str, Any]) -> Grid:
-        """One value for each of these keys, whether or not it was an axis."""
-        Recipe.make(dict(given))
+    def with_values(self, given: Mapping[str, Any]) -> Block:
         axes = {name: found for name, found in self.axes.items() if name not in given}
         return replace(self, base={**self.base, **given}, axes=axes)
 
-    def with_axes(self, axes: Mapping[str, Sequence[Any]]) -> Grid:
-        """These axes in place of those of the same name, or of one value."""
+    def with_axes(self, axes: Mapping[str, Values]) -> Block:
         base = {key: value for key, value in self.base.items() if key not in axes}
-        new = {name: _checked(name, values, values) for name, values in axes.items()}
-        return replace(self, base=base, axes={**self.axes, **new})
+        return replace(self, base=base, axes={**self.axes, **axes})
 
-    def plain(self) -> dict[str, Any]:
+    def plain_axes(self) -> dict[str, Any]:
         """What `make` would read: the same recipes in the same order. Of an axis that depends on
         another one only what can still occur is left, as `make` wants keys that do."""
         axes: dict[str, Any] = {}
@@ -115,35 +104,16 @@ class Grid:
                 axes[name] = lists if len(cases) > 1 else next(iter(lists.values()))
             else:
                 axes[name] = list(axis)
-        base = {key: list(v) if isinstance(v, tuple) else v for key, v in self.base.items()}
-        return {**base, AXES: axes}
-
-    def recipes(self) -> list[Recipe]:
-        """All combinations, each once. A setting that a method does not have is left out for it; so
-        are one that says what the method does anyway, and a training size above what a task has."""
-        from compacter.training.prepare import for_method
-
-        found: dict[Recipe, None] = {}
-        for recipe in self.check():
-            found[_without_defaults(for_method(recipe, recipe.method))] = None
-        return list(found)
+        return axes
 
     def check(self) -> list[Recipe]:
-        """All combinations as they are given. Names that do not exist, and values that do not fit,
-        are told here, before torch is imported."""
-        if not self.axes:
-            raise ExperimentError(
-                "there is nothing to vary: no axis is given; name a grid (one of "
-                f"{', '.join(ready_grids())}, or a file), or give axes"
-            )
+        """All combinations as they are given."""
         found = []
         for values in self._combinations(dict(self.base), self._ordered()):
             recipe = Recipe.make(values)
             _check_names(recipe)
             if "max_train_samples" not in self.axes or _has_rows(recipe):
                 found.append(recipe)
-        if not found:
-            raise ExperimentError("no run is left: every training size is above what its task has")
         return found
 
     def _combinations(
@@ -191,6 +161,86 @@ class Grid:
         return ordered
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Blocks, of which the runs are all that one of them has."""
+
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any]) -> Grid:
+        """A grid from plain values."""
+        base = {key: value for key, value in values.items() if key != AXES}
+        Recipe.make(base)
+        axes = values.get(AXES, {})
+        if not isinstance(axes, list):
+            twice = [name for name in _keys(axes) if name in base]
+            if twice:
+                raise ExperimentError(
+                    f"{twice[0]!r} has one value and is an axis too; expected it in one of the "
+                    "places"
+                )
+            return cls((Block.make(base, axes),))
+        return cls(
+            tuple(
+                Block.make({k: v for k, v in base.items() if k not in _keys(block)}, block)
+                for block in axes
+            )
+        )
+
+    @classmethod
+    def read(cls, grid: str | Path | None) -> Grid:
+        """A grid from a YAML file, or one that the package brings; None is an empty one."""
+        if grid is None:
+            return cls.make({})
+        return cls.make(read_recipe(find_file(grid, ready_grids(), "grid"), "grid"))
+
+    def with_values(self, given: Mapping[str, Any]) -> Grid:
+        """One value for each of these keys, whether or not it was an axis."""
+        Recipe.make(dict(given))
+        return Grid(tuple(block.with_values(given) for block in self.blocks))
+
+    def with_axes(self, axes: Mapping[str, Sequence[Any]]) -> Grid:
+        """These axes in place of those of the same name, or of one value."""
+        new = {name: _checked(name, values, values) for name, values in axes.items()}
+        return Grid(tuple(block.with_axes(new) for block in self.blocks))
+
+    def plain(self) -> dict[str, Any]:
+        """What `make` would read: the same recipes in the same order."""
+        base = {key: value for block in self.blocks for key, value in block.base.items()}
+        lists = {key: list(v) if isinstance(v, tuple) else v for key, v in base.items()}
+        axes = [block.plain_axes() for block in self.blocks]
+        return {**lists, AXES: axes[0] if len(axes) == 1 else axes}
+
+    @property
+    def varied(self) -> list[str]:
+        """The axes of any block."""
+        return list(dict.fromkeys(name for block in self.blocks for name in block.axes))
+
+    def recipes(self) -> list[Recipe]:
+        """All combinations, each once. A setting that a method does not have is left out for it; so
+        are one that says what the method does anyway, and a training size above what a task has."""
+        from compacter.training.prepare import for_method
+
+        found: dict[Recipe, None] = {}
+        for recipe in self.check():
+            found[_without_defaults(for_method(recipe, recipe.method))] = None
+        return list(found)
+
+    def check(self) -> list[Recipe]:
+        """All combinations as they are given. Names that do not exist, and values that do not fit,
+        are told here, before torch is imported."""
+        if not self.varied:
+            raise ExperimentError(
+                "there is nothing to vary: no axis is given; name a grid (one of "
+                f"{', '.join(ready_grids())}, or a file), or give axes"
+            )
+        found = [recipe for block in self.blocks for recipe in block.check()]
+        if not found:
+            raise ExperimentError("no run is left: every training size is above what its task has")
+        return found
+
+
 def ready_grids() -> dict[str, Path]:
     """The grids that the package brings, by name."""
     return ready_files("grids")
@@ -220,6 +270,10 @@ def _check_key(name: Any) -> None:
         near = difflib.get_close_matches(str(name), Recipe.model_fields, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "expected a key of a recipe"
         raise ExperimentError(f"there is no axis {name!r}; {hint}")
+
+
+def _keys(axes: Any) -> list[Any]:
+    return list(axes) if isinstance(axes, Mapping) else []
 
 
 def _checked(name: str, found: Any, whole: Any) -> Values:

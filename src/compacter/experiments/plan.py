@@ -31,7 +31,7 @@ def given(recipe: Recipe) -> dict[str, Any]:
 
 def label(grid: Grid, recipe: Recipe) -> str:
     """What tells a run from the others of its grid."""
-    varied = [name for name in grid.axes if name not in ("method", "task")]
+    varied = [name for name in grid.varied if name not in ("method", "task")]
     parts = [recipe.method, recipe.task_name() or "custom"]
     parts += [f"{name}={getattr(recipe, name)}" for name in varied]
     return " ".join(part for part in parts if not part.endswith("=None"))
