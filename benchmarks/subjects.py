@@ -38,7 +38,8 @@ def frozen_copy(bare: nn.Module) -> nn.Module:
 
 
 def norms_only(bare: nn.Module) -> nn.Module:
-    """The least that can be trained in every layer: what a step costs without adapters."""
+    """The least that can be trained in every layer, as transformers computes it: what a step costs
+    without this package."""
     model = frozen_copy(bare)
     for path in layer_norms(model):
         norm = model.get_submodule(path)

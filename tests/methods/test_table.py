@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from commands import Command
 from compacter.errors import CompacterError, MethodError
 from compacter.methods import METHODS, find_method
+from compacter.methods.table import _method
 from compacter.paper import tables
+from compacter.training.defaults import learning_rate
 
 
 def test_the_names_are_those_of_the_tables() -> None:
@@ -28,6 +34,21 @@ def test_the_default_n_is_that_of_the_main_table() -> None:
     for row in tables()["glue_t5_base"]:
         preference = METHODS[row["method"]].n_preference
         assert preference[:1] == ((row["n"],) if "n" in row else ())
+
+
+def test_a_method_of_one_s_own_as_the_docs_add_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    added = eval(
+        re.findall(r"```python\n(_method.*?)```", page, re.DOTALL)[0], {"_method": _method}
+    )
+    for reader in ("compacter.cli.methods", "compacter.training.defaults"):
+        monkeypatch.setattr(f"{reader}.METHODS", {**METHODS, added.name: added})
+    assert added.name in command("methods").out
+    for benchmark, size in (("glue", "t5-small"), ("superglue", "t5-base")):
+        expected = learning_rate("compacter", benchmark, size)
+        assert learning_rate(added.name, benchmark, size) == expected
 
 
 @pytest.mark.parametrize("name", list(METHODS))

@@ -5,6 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
@@ -85,6 +90,38 @@ def test_a_backward_pass_under_autocast_is_not_rounded():
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_the_output_may_be_changed_in_place():
+    """As the jitter of mixtures of experts does."""
+    x, weight = numbers(3, 5, 8), numbers(8)
+    found = rms_norm(x, weight, EPS)
+    found *= 2
+    torch.testing.assert_close(found, 2 * formula(x, weight))
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), [x, weight]),
+        torch.autograd.grad(2 * formula(x, weight).sum(), [x, weight]),
+    )
+
+
+def save_some(context, operation, *args, **kwargs):
+    aten = torch.ops.aten
+    is_some = operation in (aten.mul.Tensor, aten.linalg_vector_norm.default)
+    return CheckpointPolicy.MUST_SAVE if is_some else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def test_selective_checkpointing_may_save_what_the_norm_is_made_of():
+    x, weight = numbers(4, 8), numbers(8)
+    found = checkpoint(
+        lambda x: rms_norm(x, weight, EPS),
+        x,
+        use_reentrant=False,
+        context_fn=lambda: create_selective_checkpoint_contexts(save_some),
+    )
+    torch.testing.assert_close(
+        torch.autograd.grad(found.sum(), [x, weight]),
+        torch.autograd.grad(formula(x, weight).sum(), [x, weight]),
+    )
+
+
 def test_the_input_and_a_number_for_each_row_are_kept():
     norm = nn.Module()
     norm.weight = nn.Parameter(torch.ones(8))
@@ -130,6 +167,7 @@ class Twice(T5LayerNorm):
         nn.RMSNorm(16, EPS, elementwise_affine=False),
         nn.Linear(16, 16, bias=False),
         nn.Sequential(T5LayerNorm(16)),
+        T5LayerNorm(0),
         Shifted(16),
         OtherEpsilon(16),
         Twice(16),

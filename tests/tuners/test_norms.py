@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.profiler import ProfilerActivity, profile
 
 from adapting import attach_tiny, inputs_of, scramble
 from compacter.tuners.bottleneck.layer import NormLayer
@@ -12,14 +12,11 @@ from compacter.tuners.bottleneck.layer import NormLayer
 RMS_FAMILIES = ["t5", "longt5-global", "llama", "qwen3", "olmo2"]
 
 
-class WrittenOut(TorchDispatchMode):
-    """Counts an operation that only norms which are written out have."""
-
-    count = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.count += operation.overloadpacket is torch.ops.aten.rsqrt
-        return operation(*args, **(kwargs or {}))
+def norms_written_out(run):
+    """How often an operation is called that only norms which are written out have."""
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        run()
+    return sum(event.count for event in found.key_averages() if event.key == "aten::rsqrt")
 
 
 def norms_of(model):
@@ -30,13 +27,9 @@ def norms_of(model):
 @pytest.mark.parametrize("method", ["compacter", "intrinsic-said"])
 def test_rms_norms_are_one_operation(family, method):
     model, inputs = attach_tiny(family, method), inputs_of(family)
-    for run in (model, model.get_base_model()):
-        with WrittenOut() as norms:
-            run(**inputs)
-        assert norms.count == 0
-    with model.disable_adapter(), WrittenOut() as norms:
-        model(**inputs)
-    assert norms.count > 0
+    assert norms_written_out(lambda: model(**inputs).loss.backward()) == 0
+    with model.disable_adapter():
+        assert norms_written_out(lambda: model(**inputs)) > 0
 
 
 @pytest.mark.parametrize("family", [*RMS_FAMILIES, "gemma", "bert"])

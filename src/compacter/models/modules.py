@@ -30,8 +30,8 @@ def _integer(module: nn.Module, *names: str) -> int | None:
 
 
 def is_called_plainly(module: nn.Module) -> bool:
-    """Whether calling the module is calling the forward of its class and nothing else: no hooks,
-    and no forward of its own, as accelerate gives to modules that it spreads over devices."""
+    """Whether calling the module is calling the forward of its class and nothing else: no hooks and
+    no forward of its own, as accelerate gives to modules that it spreads over devices."""
     hooks = (
         module._forward_hooks
         or module._forward_pre_hooks

@@ -21,6 +21,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state()
         or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()  # selective checkpointing may keep what is changed
     )
     if x.is_cpu and torch.is_grad_enabled() and not is_watched:
         output: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
@@ -31,12 +32,11 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        norms: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = norms.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         ctx.eps = eps
-        return (rows * scale).mul_(weight).view(x.shape)
+        return (x * scale).mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -50,7 +50,7 @@ class _RmsNorm(torch.autograd.Function):
             found = iter(torch.autograd.grad(output, needed, grad, create_graph=True))
             return next(found) if needs_x else None, next(found) if needs_weight else None, None
         width = x.shape[-1]
-        rows, arrived = x.reshape(-1, width), grad.reshape(-1, width)
+        rows, arrived, scale = (t.reshape(-1, t.shape[-1]) for t in (x, grad, scale))
         products = arrived * rows
         weight_grad = torch.mv(products.t(), scale.view(-1)) if needs_weight else None
         if not needs_x:
@@ -68,6 +68,8 @@ def rms_epsilon(norm: nn.Module) -> float | None:
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
     holds_more = len(norm._parameters) > 1 or norm._modules or norm._buffers
     if weight is None or weight.dim() != 1 or holds_more or not isinstance(eps, float):
+        return None
+    if not len(weight):  # elsewhere for now, as DeepSpeed's are
         return None
     numbers = torch.Generator().manual_seed(0)
     x, small, tried = torch.randn(3, len(weight), generator=numbers, device="cpu").float()

@@ -80,7 +80,8 @@ def defaults_for(
 def learning_rate(
     method: str, benchmark: str, size: ModelSize, tune_output_layer: bool = False
 ) -> float:
-    """One learning rate per method, from the four tables of the paper."""
+    """One learning rate per method, from the four tables of the paper; for a method that is not in
+    it, that of Compacter, and for training a head alone, that of full fine-tuning."""
     if tune_output_layer:
         table = "learning_rates_output_layer_tuned"
     elif size == "t5-small":
@@ -89,9 +90,10 @@ def learning_rate(
         table = "learning_rates_superglue_t5_base"
     else:
         table = "learning_rates_glue_t5_base"
-    rates = tables()[table]
-    known = method if method in METHODS else "full"  # training a head alone is plain fine-tuning
-    rate: float = rates.get(known, tables()["learning_rates_glue_t5_base"][known])
+    rates, every = tables()[table], tables()["learning_rates_glue_t5_base"]
+    if method not in every:
+        method = "compacter" if method in METHODS else "full"
+    rate: float = rates.get(method, every[method])
     return rate
 
 

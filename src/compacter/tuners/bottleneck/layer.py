@@ -274,8 +274,8 @@ class NormLayer(TunerLayer):
         return self._normalise(norm, args[0].to(trained_as), *args[1:], **kwargs).to(stored_as)
 
     def _normalise(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        weight = norm._parameters.get("weight")
-        output = fused_norm(norm, self.rms_epsilon, weight, args, kwargs)
+        eps = None if isinstance(norm, RowNorm) else self.rms_epsilon
+        output = fused_norm(norm, eps, norm._parameters.get("weight"), args, kwargs)
         return cast(Tensor, norm(*args, **kwargs)) if output is None else output
 
     def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
