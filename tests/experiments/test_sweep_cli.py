@@ -117,7 +117,7 @@ def test_a_dry_run_knows_what_the_sweep_would_skip(tmp_path, command):
         content = {"status": status, "method": "full", "seconds": 4.0, "recipe": run.recipe}
         (store.run_folder(run.id) / "result.json").write_text(json.dumps(content))
     store.fail(plan[2], "why", "ValueError", 1)
-    elsewhere = str(tmp_path / "data" / ".." / "data" / Path(grid.base["train_file"]).name)
+    elsewhere = str(tmp_path / "data" / ".." / "data" / Path(grid.plain()["train_file"]).name)
     file = tmp_path / "grid.yaml"
     file.write_text(yaml.safe_dump(grid.with_values({"train_file": elsewhere}).plain()))
     arguments = ["sweep", str(file), "--output", str(store.folder), "--dry-run"]

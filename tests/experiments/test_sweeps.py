@@ -180,7 +180,7 @@ def test_workers_end_with_their_sweep(grid, tmp_path):
 
 def test_runs_that_fail_do_not_stop_the_others(tmp_path):
     """Data that is not there, a setting that does not fit the model, a loss that is no number."""
-    good = small_grid(tmp_path).base["train_file"]
+    good = small_grid(tmp_path).plain()["train_file"]
     missing = str(tmp_path / "missing.csv")
     grid = small_grid(
         tmp_path,
@@ -277,7 +277,7 @@ def test_what_a_run_prints_is_in_its_log_and_what_others_print_is_not(
 
 def test_data_that_changes_while_a_sweep_goes_on(tmp_path):
     grid = small_grid(tmp_path, seed=[1])
-    test_file = Path(grid.base["test_file"])
+    test_file = Path(grid.plain()["test_file"])
 
     class Changing(Inline):
         def ended(self, timeout):
