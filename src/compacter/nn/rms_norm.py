@@ -1,8 +1,8 @@
 """RMS norm, w x / sqrt(mean(x^2) + eps): the layer norm of T5 and of most decoders.
 
-Models write it as half a dozen operations, and autograd takes twice as many to go back,
-each over all activations, and keeps two results of their size. torch has one operation for all of
-it on GPUs; here is one for the CPU, which keeps the input and a number for each row."""
+Models write it as half a dozen operations, and autograd takes twice as many to go back, each over all
+activations, and keeps two results of their size. torch has one operation for all of it on GPUs; here
+is one for the CPU, which keeps the input and a number for each row."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rms_epsilon(norm: nn.Module) -> float | None:
     holds_more = len(norm._parameters) > 1 or norm._modules or norm._buffers
     if weight is None or weight.dim() != 1 or holds_more or not isinstance(eps, float):
         return None
-    if not len(weight):  # elsewhere for now, as DeepSpeed's are
+    if len(weight) == 0:  # held elsewhere for now, as DeepSpeed's are
         return None
     numbers = torch.Generator().manual_seed(0)
     x, small, tried = torch.randn(3, len(weight), generator=numbers, device="cpu").float()
