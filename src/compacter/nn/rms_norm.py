@@ -1,8 +1,8 @@
 """RMS norm, w x / sqrt(mean(x^2) + eps): the layer norm of T5 and of most decoders.
 
-Models write it as half a dozen operations, and autograd takes twice as many to go back, each over all
-activations, and keeps two results of their size. torch has one operation for all of it on GPUs; here
-is one for the CPU, which keeps the input and a number for each row."""
+Models write it as half a dozen operations, and autograd takes twice as many to go back, each over
+all activations, and keeps two results of their size. torch has one operation for all of it on GPUs;
+here is one for the CPU, which keeps the input and a number for each row."""
 
 from __future__ import annotations
 
