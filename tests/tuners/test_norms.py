@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from torch.profiler import ProfilerActivity, profile
 
 from adapting import attach_tiny, inputs_of, scramble
@@ -69,3 +70,14 @@ def test_what_is_hooked_to_a_norm_happens():
     norm.forward = lambda x: seen.append(x) or x
     model(**inputs)
     assert len(seen) == 2
+
+
+def test_what_is_hooked_to_all_modules_happens_at_norms():
+    model, inputs, seen = attach_tiny("t5", "compacter"), inputs_of("t5"), []
+    handle = register_module_forward_hook(lambda module, args, output: seen.append(module))
+    model(**inputs)
+    handle.remove()
+    assert {layer.active_norm() for layer in norms_of(model)} <= set(seen)
+    seen.clear()
+    model(**inputs)
+    assert not seen

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 
 def output_width(module: nn.Module) -> int | None:
@@ -30,13 +31,15 @@ def _integer(module: nn.Module, *names: str) -> int | None:
 
 
 def is_called_plainly(module: nn.Module) -> bool:
-    """Whether calling the module is calling the forward of its class and nothing else: no hooks and
-    no forward of its own, as accelerate gives to modules that it spreads over devices."""
+    """Whether calling the module is calling the forward of its class and nothing else: no hooks, on
+    it or on all modules, and no forward of its own, as accelerate gives to modules that it spreads
+    over devices."""
     hooks = (
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
+        or _has_any_global_hook()  # type: ignore[no-untyped-call]
     )
     return not hooks and "forward" not in vars(module)
 
