@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 import torch
 
+from compacter.bench import SavedTensors
 from compacter.errors import SettingError
 from compacter.nn import Bottleneck, Dense, bottleneck_of, make_projection, slow_weights
+
+module = import_module("compacter.nn.bottleneck")  # a function of the package has its name
 
 
 @pytest.mark.parametrize("kind", ["dense", "low-rank", "phm", "lphm"])
@@ -24,18 +28,35 @@ def test_adapter_is_y_plus_up_of_gelu_of_down(kind):
     torch.testing.assert_close(Bottleneck(down, up)(y, A), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("biased", [True, False])
-def test_with_given_matrices(biased):
-    """The same values and gradients, of rows that do not lie side by side too."""
+@pytest.fixture(params=["few", "many"])
+def size(request, monkeypatch):
+    """With few and with many numbers, between which the way of computing differs."""
+    if request.param == "many":
+        monkeypatch.setattr(module, "MANY", 0)
+
+
+def given_matrices(biased=True):
+    """y, W, b, V, c."""
     shapes = [(3, 2, 8), (4, 8), (4,), (8, 4), (8,)]
     given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
-    y, W, b, V, c = [t if biased or t.dim() > 1 else None for t in given]
+    return [t if biased or t.dim() > 1 else None for t in given]
+
+
+def adapted(y, W, b, V, c):
+    return bottleneck_of(y, W, b, torch.tanh, V, c)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_with_given_matrices(size, biased):
+    """The same values and gradients, of rows that do not lie side by side too."""
+    given = given_matrices(biased)
+    y, W, b, V, c = given
     y = y.transpose(0, 1)
-    found = bottleneck_of(y, W, b, torch.tanh, V, c)
+    found = adapted(y, W, b, V, c)
     z = torch.tanh(y @ W.T + (b if biased else 0))
     expected = y + z @ V.T + (c if biased else 0)
     torch.testing.assert_close(found, expected)
-    trained = [tensor for tensor in (given[0], W, b, V, c) if tensor is not None]
+    trained = [tensor for tensor in given if tensor is not None]
     weights = torch.randn_like(found)
     for gradient, right in zip(
         torch.autograd.grad(found, trained, weights),
@@ -43,6 +64,34 @@ def test_with_given_matrices(biased):
         strict=True,
     ):
         torch.testing.assert_close(gradient, right)
+
+
+@pytest.mark.parametrize("frozen", [(), (0,), (1, 3), (2, 4)])
+def test_gradients_of_gradients_of_what_is_trained(size, frozen):
+    given = [t.requires_grad_(place not in frozen) for place, t in enumerate(given_matrices())]
+    assert torch.autograd.gradcheck(adapted, given)
+    assert torch.autograd.gradgradcheck(adapted, given)
+
+
+def test_under_transforms(size):
+    y, W, b, V, c = given_matrices()
+    biases = torch.stack([c, 2 * c])
+    found = torch.func.vmap(lambda c: adapted(y, W, b, V, c))(biases)
+    torch.testing.assert_close(found[1], adapted(y, W, b, V, 2 * c))
+
+
+def test_many_numbers_are_no_more_to_save(monkeypatch):
+    """Of y, the bottleneck before and after its activation, once each."""
+    y, *matrices = given_matrices()
+
+    def saved():
+        with SavedTensors(torch.nn.ParameterList(matrices)) as found:
+            adapted(y * 1, *matrices)
+        return found.bytes()
+
+    few = saved()
+    monkeypatch.setattr(module, "MANY", 0)
+    assert saved() == few
 
 
 def test_autocast_leaves_y_as_it_is():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -55,6 +56,29 @@ def test_gradient_checkpointing_gives_the_same_gradients(config, family, reentra
     assert plain.keys() == checkpointed.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(checkpointed[name], gradient, msg=name)
+
+
+@pytest.mark.parametrize("checkpointing", [None, {"use_reentrant": True}, {"use_reentrant": False}])
+@pytest.mark.parametrize("method", ["adapter", "compacter"])
+def test_many_rows_give_the_same_gradients(method, checkpointing, monkeypatch):
+    """Large batches are computed in another way."""
+
+    def gradients():
+        model = attach_tiny("llama", method)
+        scramble(model, std=0.1)
+        if checkpointing:
+            model.enable_input_require_grads()
+            model.gradient_checkpointing_enable(checkpointing)
+        model.train()
+        model(**inputs_of("llama"), use_cache=False).loss.backward()
+        return gradients_of(model)
+
+    few = gradients()
+    monkeypatch.setattr(import_module("compacter.nn.bottleneck"), "MANY", 0)
+    many = gradients()
+    assert few.keys() == many.keys()
+    for name, gradient in few.items():
+        torch.testing.assert_close(many[name], gradient, msg=name)
 
 
 def save_products(context, operation, *args, **kwargs):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from compacter.errors import SettingError
 from compacter.nn.projections import Projection
+from compacter.nn.watched import is_watched
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -30,18 +32,47 @@ def bottleneck(
 def bottleneck_of(
     y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
 ) -> Tensor:
-    """The same with W and b of down, V and c of up given; the matrices transposed. In training, y
-    is added where the last product is written, which saves a pass over the activations in both
-    directions; but autocast would round y as it rounds what is multiplied, and a dispatch mode
-    (selective checkpointing) may have kept the product that c is added to."""
-    z = activation(_linear(y, W, b))
+    """The same with W and b of down, V and c of up given; the matrices transposed. In training, the
+    last product is added where y + c is written, which saves a pass over the activations; but
+    autocast would round y as it rounds what is multiplied."""
     if not torch.is_grad_enabled() or torch.is_autocast_enabled(y.device.type):
-        return y + _linear(z, V, c)
-    output = torch.addmm(y.reshape(-1, y.shape[-1]), z.reshape(-1, z.shape[-1]), V.t())
-    if c is not None:
-        is_watched = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
-        output = output + c if is_watched else output.add_(c)
+        return y + _linear(activation(_linear(y, W, b)), V, c)
+    rows = y.reshape(-1, y.shape[-1])
+    watched = is_watched()
+    if watched or rows.numel() < MANY:
+        h = _linear(rows, W, b)
+    else:
+        rows, h = _Down.apply(rows, W, b)  # type: ignore[no-untyped-call]
+    z = activation(h)
+    if watched or c is None:
+        output = torch.addmm(rows if c is None else rows + c, z, V.t())
+    else:
+        output = (rows + c).addmm_(z, V.t())
     return output.view(y.shape)
+
+
+MANY = 2**17
+"""Numbers in y from which on a pass over them takes longer than a function written in Python."""
+
+
+class _Down(torch.autograd.Function):
+    """y -> y, W y + b. Both are made of y, so autograd would add up two gradients of y, which here
+    is done where the second is written."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(y, W)
+        return y.view_as(y), _linear(y, W, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_h: Tensor) -> tuple[Tensor | None, ...]:
+        y, W = ctx.saved_tensors
+        needs_y, needs_W, needs_b = ctx.needs_input_grad
+        return (
+            torch.addmm(grad, grad_h, W) if needs_y else None,
+            torch.mm(grad_h.t(), y) if needs_W else None,
+            grad_h.sum(0) if needs_b else None,
+        )
 
 
 class Bottleneck(nn.Module):

@@ -12,18 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compacter.nn.watched import is_watched
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x and w are of one dtype; w is in R^d, or there is one for each row of a batch."""
     if weight.dim() > 1:
         return torch.rms_norm(x, x.shape[-1:], None, eps) * weight
-    is_watched = (
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()  # selective checkpointing may keep what is changed
-    )
-    if x.is_cpu and torch.is_grad_enabled() and not is_watched:
+    if x.is_cpu and torch.is_grad_enabled() and not is_watched():
         output: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
         return output
     return torch.rms_norm(x, weight.shape, weight, eps)
