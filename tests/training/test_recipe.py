@@ -12,7 +12,13 @@ from compacter.methods.attach import settings_of
 from compacter.paper import tables
 from compacter.tasks import TASKS, OfficialFiles, UserData, find_task
 from compacter.training import Recipe
-from compacter.training.defaults import defaults_for, learning_rate, model_size, warmup_steps
+from compacter.training.defaults import (
+    defaults_for,
+    learning_rate,
+    model_size,
+    usual_warmup,
+    warmup_steps,
+)
 from compacter.training.recipe import ready_recipes
 
 
@@ -141,3 +147,4 @@ def test_what_the_paper_does_not_cover():
     assert model_size("bert", 768) == "other"
     assert warmup_steps("glue", "other") is None
     assert warmup_steps("custom", "t5-base") is None
+    assert [usual_warmup(steps) for steps in (1, 300, 1_500, 9_000)] == [0, 100, 500, 500]

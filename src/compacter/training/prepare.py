@@ -23,7 +23,7 @@ from compacter.models.pretrained import (
     longest_input,
 )
 from compacter.tasks import Splits, Task, load
-from compacter.training.defaults import WARMUP_SHARE, defaults_for, model_size
+from compacter.training.defaults import defaults_for, model_size, usual_warmup
 from compacter.training.heads import count_trained, head_parameters
 from compacter.training.pipelines import Pairs, Pipeline, TextToText, make_pipeline
 from compacter.training.recipe import Recipe
@@ -149,7 +149,7 @@ def fill_in(recipe: Recipe, task: Task, splits: Splits, config: PreTrainedConfig
     if warmup is None:
         warmup = defaults.warmup_steps
     if warmup is None:
-        warmup = round(WARMUP_SHARE * steps)
+        warmup = usual_warmup(steps)
     own = {"labels": task.labels or None, "regression": task.kind == "number"}
     return recipe.model_copy(
         update=(own if recipe.train_file else {})
