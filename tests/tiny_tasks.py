@@ -116,5 +116,6 @@ def recipe_values(kind: str, folder: Path, **settings: Any) -> dict[str, Any]:
         "epochs": 6,
         "learning_rate": 1e-2,
         "batch_size": 32,
+        "warmup_steps": 4,
         **settings,
     }

@@ -77,9 +77,10 @@ def test_kill_9_at_random_moments_loses_nothing(recipe, tmp_path):
 
 def test_two_processes_do_what_one_does(recipe, tmp_path):
     """The same global batch: the same loss and gradients, to 1e-5, also with unequal targets."""
-    alone = finish(recipe, tmp_path / "alone", "--epochs", "2", "--batch-size", "32")
+    shared = ["--epochs", "2", "--warmup-steps", "1"]
+    alone = finish(recipe, tmp_path / "alone", *shared, "--batch-size", "32")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    flags = ["--epochs", "2", "--batch-size", "16", "--output", str(tmp_path / "both")]
+    flags = [*shared, "--batch-size", "16", "--output", str(tmp_path / "both")]
     process = subprocess.Popen(
         [*torchrun, "--nproc-per-node", "2", "-m", "compacter.cli", "train", str(recipe), *flags],
         stdout=subprocess.DEVNULL,

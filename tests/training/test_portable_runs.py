@@ -195,6 +195,13 @@ def test_batches_of_the_paper_are_shared_out(tmp_path, monkeypatch):
     assert shared.recipe.batch_size == 4
 
 
+def test_a_warm_up_where_the_paper_has_none(tmp_path):
+    """A fifth of the 60 steps, unless it is given."""
+    values = recipe_values("bert", tmp_path, method="compacter")
+    assert prepare(Recipe.make({**values, "warmup_steps": None})).recipe.warmup_steps == 12
+    assert prepare(Recipe.make({**values, "warmup_steps": 0})).recipe.warmup_steps == 0
+
+
 def test_memory_that_is_not_enough_is_advice(tmp_path, monkeypatch):
     """Really too much, on a CPU, while the model is made."""
     values = recipe_values("bert", tmp_path, method="compacter")

@@ -147,4 +147,4 @@ def test_what_the_paper_does_not_cover():
     assert model_size("bert", 768) == "other"
     assert warmup_steps("glue", "other") is None
     assert warmup_steps("custom", "t5-base") is None
-    assert [usual_warmup(steps) for steps in (1, 300, 1_500, 9_000)] == [0, 100, 500, 500]
+    assert [usual_warmup(steps) for steps in (1, 300, 1_500, 9_000)] == [0, 60, 300, 500]
