@@ -16,6 +16,9 @@ Activation = Callable[[Tensor], Tensor]
 
 _linear = nn.functional.linear
 
+MANY = 2**17
+"""Numbers in y from which on a pass over them takes longer than a function written in Python."""
+
 
 def bottleneck(
     y: Tensor,
@@ -49,10 +52,6 @@ def bottleneck_of(
     else:
         output = (rows + c).addmm_(z, V.t())
     return output.view(y.shape)
-
-
-MANY = 2**17
-"""Numbers in y from which on a pass over them takes longer than a function written in Python."""
 
 
 class _Down(torch.autograd.Function):

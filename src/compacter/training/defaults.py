@@ -17,7 +17,7 @@ from compacter.tasks import Task
 ModelSize = Literal["t5-base", "t5-small", "other"]
 
 PAPER_WARMUP_STEPS = 500
-MOST_WARMUP = 1 / 5  # of the steps; a small encoder needs more than a few dozen
+MOST_WARMUP = 1 / 5  # of all steps, so that short runs have time at their rate
 MANY_EPOCHS, FEW_EPOCHS = 20, 3
 FEW_EPOCHS_TASKS = ("sst2", "qqp", "qnli", "mnli", "multirc", "record")
 MANY_ROWS = 10_000  # own data with more rows than this gets few epochs
