@@ -77,6 +77,16 @@ def test_an_axis_that_depends_on_another():
     ]
 
 
+def test_an_axis_names_what_it_depends_on_where_values_do_not_tell():
+    made = grid(seed=[1, 2, 3], n=[1, 2], method=["compacter"], epochs={"by": "n", 1: 5, 2: 6})
+    assert {(r.n, r.epochs) for r in made.recipes()} == {(1, 5), (2, 6)}
+    assert len(made.recipes()) == 6
+    assert Grid.make(made.plain()) == made
+    told = grid(seed=[1, 2, 3], n=[4, 5], method=["compacter"], epochs={4: 5, 5: 6})
+    cut = told.with_axes({"seed": [4, 5]})
+    assert Grid.make(cut.plain()).check() == cut.check(), "seeds look like values of n now"
+
+
 def test_an_axis_may_depend_on_a_key_with_one_value():
     table = {"t5-base": [24, 48], "t5-small": [16]}
     values = {"model": "t5-base", "method": "compacter", "axes": {"bottleneck": table}}
@@ -130,7 +140,7 @@ def test_what_is_written_is_what_can_occur():
     assert written == {"method": ["compacter", "bitfit"], "n": [2], "rank": [6], "seed": [8, 9]}
     assert Grid.make(cut.plain()).check() == cut.check(), "in the same order"
     cut = made.with_axes({"method": ["full", "bitfit"]})
-    assert cut.plain()["axes"]["n"] == {"full": [1], "others": [2]}
+    assert cut.plain()["axes"]["n"] == {"by": "method", "full": [1], "others": [2]}
     assert Grid.make(cut.plain()).check() == cut.check()
 
 
@@ -307,8 +317,15 @@ def test_every_ready_grid_says_what_it_is():
         ("axes: {epochs: {a: [1], b: [2]}}", r"keys \(a, b\) are values of no other axis"),
         (
             "axes: {seed: [1, 2], n: [1, 2], epochs: {1: 5, 2: 6}}",
-            "are values of several: seed, n",
+            "are values of several: seed, n; say which with 'by: seed' among them",
         ),
+        ("axes: {seed: [1], epochs: {by: sed, 1: 5}}", "no axis 'sed'; did you mean 'seed'"),
+        ("axes: {n: [1], epochs: {by: [n], 1: 5}}", r"no axis .*\['n'\]"),
+        (
+            "axes: {n: [1, 2], epochs: {by: n, 1: 5, 3: 6}}",
+            "depends on 'n' and has values for 3; expected values of 'n': 1, 2, or 'others'",
+        ),
+        ("axes: {epochs: {by: epochs, 5: 5}}", "depend on each other in a circle"),
         (
             "axes: {method: [full, bitfit], learning_rate: {full: [1.0e-3]}}",
             "axis 'learning_rate' has no values for method='bitfit'; it has some for full",

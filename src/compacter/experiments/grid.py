@@ -7,6 +7,9 @@
       learning_rate: {full: [3e-4], compacter: [3e-4, 3e-3]}   # depends on the method
       epochs: {100: 50, 500: 10}                               # depends on max_train_samples
 
+Which key an axis depends on follows from the keys of its mapping; `by` names it where they are
+values of several.
+
 Where `axes` is a list of such blocks, a grid is all of theirs, each around the same values:
 
     learning_rate: 3e-3
@@ -34,6 +37,8 @@ from compacter.training.recipe import Recipe, find_file, read_recipe, ready_file
 AXES = "axes"
 OTHERS = "others"
 """In an axis that depends on another one: the values for whatever is not listed."""
+BY = "by"
+"""In an axis that depends on another one: the name of that one."""
 
 Values = tuple[Any, ...]
 
@@ -101,7 +106,9 @@ class Block:
             if isinstance(axis, Dependent):
                 cases = self._cases(name, axis)
                 lists = {key: list(values) for key, values in cases.items()}
-                axes[name] = lists if len(cases) > 1 else next(iter(lists.values()))
+                axes[name] = (
+                    {BY: axis.on, **lists} if len(cases) > 1 else next(iter(lists.values()))
+                )
             else:
                 axes[name] = list(axis)
         return axes
@@ -294,32 +301,55 @@ def _checked(name: str, found: Any, whole: Any) -> Values:
 def _dependent(
     name: str, table: Mapping[Any, Any], base: Mapping[str, Any], axes: Mapping[str, Any]
 ) -> Dependent:
-    """Which key a mapping depends on follows from its keys: they are values of that key."""
-    keys = [key for key in table if key != OTHERS]
-
-    fitting = [
-        other
-        for other, axis in axes.items()
-        if other != name and keys and set(keys) <= set(_every_value(axis))
-    ] or [other for other, value in base.items() if value in keys]
-    if len(fitting) != 1:
-        which = f"of several: {_list(fitting)}" if fitting else "of no other axis"
-        raise ExperimentError(
-            f"axis {name!r} is a mapping whose keys ({_list(table)}) are values {which}; expected "
-            "values of one other axis"
-        )
+    cases = {key: found for key, found in table.items() if key != BY}
+    on = _named(name, table[BY], cases, axes) if BY in table else _implied(name, cases, base, axes)
     return Dependent(
-        fitting[0],
+        on,
         {
             key: _checked(name, found if isinstance(found, list) else [found], table)
-            for key, found in table.items()
+            for key, found in cases.items()
         },
     )
 
 
+def _named(name: str, by: Any, cases: Mapping[Any, Any], axes: Mapping[str, Any]) -> str:
+    """The key that a mapping says it depends on."""
+    _check_key(str(by))
+    values = _every_value(axes[by]) if by in axes else list(cases)
+    unknown = [key for key in cases if key != OTHERS and key not in values]
+    if unknown:
+        raise ExperimentError(
+            f"axis {name!r} depends on {by!r} and has values for {unknown[0]!r}; expected values "
+            f"of {by!r}: {_list(values)}, or {OTHERS!r}"
+        )
+    return str(by)
+
+
+def _implied(
+    name: str, cases: Mapping[Any, Any], base: Mapping[str, Any], axes: Mapping[str, Any]
+) -> str:
+    """The key whose values the keys of a mapping are."""
+    keys = {key for key in cases if key != OTHERS}
+    fitting = [
+        other
+        for other, axis in axes.items()
+        if other != name and keys and keys <= set(_every_value(axis))
+    ] or [other for other, value in base.items() if value in keys]
+    if len(fitting) != 1:
+        which = (
+            f"of several: {_list(fitting)}; say which with '{BY}: {fitting[0]}' among them"
+            if fitting
+            else "of no other axis; expected values of one other axis"
+        )
+        raise ExperimentError(
+            f"axis {name!r} is a mapping whose keys ({_list(cases)}) are values {which}"
+        )
+    return fitting[0]
+
+
 def _every_value(axis: Any) -> list[Any]:
     if isinstance(axis, Mapping):
-        return [value for part in axis.values() for value in _every_value(part)]
+        return [value for key, part in axis.items() if key != BY for value in _every_value(part)]
     return [v for v in axis if v.__hash__] if isinstance(axis, list) else [axis]
 
 
