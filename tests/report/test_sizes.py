@@ -67,3 +67,23 @@ def test_the_average_by_rows_is_over_the_tasks_that_every_size_has(tmp_path: Pat
     figure = next(f for f in content.figures if f.name == "glue-builtin-minilm-rows-0")
     assert figure.caption.endswith("every size has: CoLA, SST-2.")
     assert "100 rows: 51.00" in figure.svg
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({100: 40, 500: 20, 1000: 10}, "Epochs: 40, 20, 10; the paper's are 1,000, 200, 100."),
+        ({100: 1000, 4000: 25}, "Epochs: 1,000, 25."),
+        ({100: 40, 300: 20}, "Epochs: 40, 20."),
+    ],
+)
+def test_the_epochs_of_each_number_of_rows_are_told(
+    sizes: dict[int, int], expected: str, tmp_path: Path
+) -> None:
+    for size, epochs in sizes.items():
+        make_run(tmp_path / str(size), task="cola", max_train_samples=size, epochs=epochs)
+    content = contents(tmp_path)
+    table = table_of(content, "glue-builtin-minilm-by-rows")
+    (figure,) = (figure for figure in content.figures if "-rows-" in figure.name)
+    assert table.caption.endswith(expected)
+    assert figure.caption.endswith(expected)

@@ -90,7 +90,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 def count_range(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
-    return str(low) if low == high else f"{low}{DASH}{high}"
+    return f"{low:,}" if low == high else f"{low:,}{DASH}{high:,}"
 
 
 def with_best(

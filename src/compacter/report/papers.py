@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from compacter.experiments.grid import Dependent, Grid
 from compacter.methods import METHODS
 from compacter.paper import papers_model, printed_scores, tables
 from compacter.report.runs import Run
@@ -38,6 +39,16 @@ def paper_row(setting: Setting, choice: Choice) -> dict[str, Any] | None:
         return row
     left_out = (choice.runs.keys() - alike.keys()) | {"avg"}
     return row | {"scores": {t: s for t, s in row["scores"].items() if t not in left_out}}
+
+
+def papers_epochs(benchmark: str) -> Mapping[int, int]:
+    """Epochs by number of training rows, where the paper has trained on few rows."""
+    if benchmark != "glue":
+        return {}
+    (block,) = Grid.read("low-resource").blocks
+    epochs = block.axes["epochs"]
+    assert isinstance(epochs, Dependent)
+    return {size: values[0] for size, values in epochs.table.items()}
 
 
 def papers_efficiency(setting: Setting, runs: Sequence[Run]) -> dict[str, tuple[float, float]]:

@@ -22,7 +22,7 @@ from compacter.report.cells import (
     signed,
     with_best,
 )
-from compacter.report.papers import paper_row
+from compacter.report.papers import paper_row, papers_epochs
 from compacter.report.runs import METRICS, Run, known_task, method_title, task_order, task_title
 from compacter.report.selection import Choice, Setting, best_seed
 from compacter.report.statistics import (
@@ -323,7 +323,23 @@ def shared_columns(sizes: Mapping[int, Sequence[Scored]]) -> list[tuple[str, str
     return [column for column in first if all(column in other for other in others)]
 
 
-def size_table(sizes: Mapping[int, Sequence[Scored]], name: str) -> Table:
+def epochs_text(sizes: Mapping[int, Sequence[Scored]], benchmark: str) -> str:
+    """How long was trained on each number of rows, and how long by the paper, if otherwise."""
+    found = {
+        size: sorted(
+            {run.setting("epochs") for row in rows for runs in row.runs.values() for run in runs}
+        )
+        for size, rows in sizes.items()
+    }
+    text = f"Epochs: {', '.join(count_range(epochs) for epochs in found.values())}"
+    papers = papers_epochs(benchmark)
+    theirs = {size: [papers[size]] for size in found if size in papers}
+    if len(theirs) == len(found) and theirs != found:
+        text += f"; the paper's are {', '.join(count_range(epochs) for epochs in theirs.values())}"
+    return text + "."
+
+
+def size_table(sizes: Mapping[int, Sequence[Scored]], name: str, benchmark: str) -> Table:
     """Scores by the number of training rows, for each task and for their average."""
     columns = [Column("Method", numeric=False), Column("Task", numeric=False)]
     columns += [Column(f"{size:,}", "rows") for size in sizes]
@@ -351,7 +367,7 @@ def size_table(sizes: Mapping[int, Sequence[Scored]], name: str) -> Table:
     if len(averaged) > 1:
         named = "" if averaged == tasks else f", {', '.join(map(task_title, averaged))}"
         caption += f", the average is over all metrics of the tasks that every size has{named}"
-    caption += ". Best per task and size in bold."
+    caption += f". Best per task and size in bold. {epochs_text(sizes, benchmark)}"
     return Table(name, "Scores by number of training rows", caption, tuple(columns), tuple(body))
 
 

@@ -16,6 +16,7 @@ from compacter.report.runs import BENCHMARKS, Run, method_title, task_order, tas
 from compacter.report.scores import (
     Scored,
     columns_of,
+    epochs_text,
     score_table,
     scored,
     shared_columns,
@@ -115,9 +116,9 @@ def _section(
         for size, parts in parts_by_size(runs).items()
     }
     if by_size:
-        scores.append(size_table(by_size, f"{name}-by-rows"))
+        scores.append(size_table(by_size, f"{name}-by-rows", setting.benchmark))
     if len(by_size) > 1:
-        figures += _size_figures(name, by_size)
+        figures += _size_figures(name, setting, by_size)
     differences = significance_table(rows, f"{name}-differences")
     details += [differences] if differences else []
     details.append(chosen_table(setting, rows, f"{name}-settings"))
@@ -268,19 +269,22 @@ def _papers_bubbles(
     return found
 
 
-def _size_figures(name: str, by_size: Mapping[int, Sequence[Scored]]) -> list[Figure]:
+def _size_figures(
+    name: str, setting: Setting, by_size: Mapping[int, Sequence[Scored]]
+) -> list[Figure]:
     """Score against training rows: the average where sizes share several tasks, and each task."""
     tasks = sorted(
         {t for rows in by_size.values() for row in rows for t in row.runs}, key=task_order
     )
     shared = shared_columns(by_size)
     averaged = list(dict.fromkeys(task_title(task) for task, _ in shared))
+    epochs = epochs_text(by_size, setting.benchmark)
     found = []
     for number, task in enumerate([*([""] if len(averaged) > 1 else []), *tasks[:MOST_CURVES]]):
         series = _size_lines(by_size, task, shared)
         if series:
             what = task_title(task) if task else "Average"
-            caption = "Mean over seeds; bands of one standard deviation."
+            caption = f"Mean over seeds; bands of one standard deviation. {epochs}"
             if not task:
                 named = ", ".join(averaged)
                 caption += f" The average is over the tasks that every size has: {named}."
