@@ -98,13 +98,44 @@ def test_a_run_is_resumed_by_its_folder(values, tmp_path):
     assert resumed.curve == straight.curve
 
 
-def test_seconds_before_an_interruption_count(values, tmp_path):
-    interrupted(values, tmp_path / "run")
-    checkpoints = tmp_path / "run" / "checkpoints"
-    assert 0 < float((checkpoints / "checkpoint-8" / "seconds").read_text()) < 60
-    (checkpoints / "checkpoint-8" / "seconds").write_text("1000\n")
+@pytest.mark.parametrize("step", [9, None])
+def test_time_and_memory_before_an_interruption_count(step, values, tmp_path):
+    interrupted(values, tmp_path / "run", step)
+    last = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
+    spent = json.loads((last / "spent.json").read_text())
+    assert 0 < spent["seconds"] < 60
+    assert spent["peak_memory_bytes"] > 1e8
+    (last / "spent.json").write_text(json.dumps({"seconds": 1000, "peak_memory_bytes": 10**15}))
     result = train(Recipe.make(values), tmp_path / "run", resume=True)
     assert 1000 < result.seconds < 1100
+    assert result.peak_memory_bytes == 10**15
+    rows = len(Path(values["train_file"]).read_text().splitlines()) - 1
+    assert result.samples_per_second == round(2 * rows / result.seconds, 2)
+
+
+@pytest.mark.parametrize("patience", [2, None])
+def test_a_run_that_was_moved_tests_its_best_checkpoint(patience, values, tmp_path):
+    """And not the last one, or none, though Trainer's path to the best leads nowhere."""
+    settings = {**values, "epochs": 12, "early_stopping": patience, "save_steps": 4}
+    straight = train(Recipe.make(settings), tmp_path / "straight")
+    last = max(entry["step"] for entry in straight.curve)
+    assert straight.best_checkpoint < last, "the best is the last"
+    interrupted(settings, tmp_path / "begun", None)
+    (tmp_path / "begun").rename(tmp_path / "moved")
+    resumed = train(Recipe.make(settings), tmp_path / "moved", resume=True)
+    assert (resumed.test, resumed.best_checkpoint) == (straight.test, straight.best_checkpoint)
+    name = "adapter/adapter_model.safetensors"
+    assert (tmp_path / "moved" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
+
+
+def test_a_best_checkpoint_that_is_gone(values, tmp_path):
+    interrupted(values, tmp_path / "run", None)
+    last = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
+    state = json.loads((last / "trainer_state.json").read_text())
+    state["best_global_step"] = 3
+    (last / "trainer_state.json").write_text(json.dumps(state))
+    with pytest.raises(TrainingError, match="checkpoint-3' is missing, the best checkpoint"):
+        train(Recipe.make(values), tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("step", [17, None])

@@ -112,9 +112,12 @@ def _number_or_none(value: Any) -> Any:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """The file is whole or not there, whenever the process ends."""
+    """The file is whole or not there, whenever the process, or the machine, ends."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(partial, path)
 
 

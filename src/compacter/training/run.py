@@ -26,7 +26,7 @@ from compacter.training.folder import (
     clear,
     without_places,
 )
-from compacter.training.memory import memory_advice, peak_memory, reset_peak_memory
+from compacter.training.memory import memory_advice, reset_peak_memory
 from compacter.training.pipelines import Pairs, Prediction
 from compacter.training.prepare import Prepared, known_settings, prepare
 from compacter.training.progress import LogFile
@@ -42,9 +42,10 @@ from compacter.training.result import (
 from compacter.training.trainer import (
     SCORE,
     StopOnNaN,
-    Stopwatch,
+    Spent,
     TaskTrainer,
     early_stopping,
+    find_best_again,
     last_whole_checkpoint,
     make_arguments,
     process_count,
@@ -75,6 +76,7 @@ def train(
     checkpoint = last_whole_checkpoint(folder / CHECKPOINTS) if resume else None
     if checkpoint is not None:
         check_same_recipe(folder, ready.recipe)
+        find_best_again(checkpoint)
     log = LogFile(folder / LOG_NAME)
     if is_main_process():
         if overwrite:
@@ -84,13 +86,11 @@ def train(
         log.write(str(ready))
         if on_start is not None:
             on_start(ready)
-    time, watch = Stopwatch(checkpoint), StopOnNaN()
-    trainer = make_trainer(ready, folder, report_to, [time, watch, log, *callbacks])
-    speed = 0.0
+    spent, watch = Spent(checkpoint), StopOnNaN()
+    trainer = make_trainer(ready, folder, report_to, [spent, watch, log, *callbacks])
     if checkpoint is None or not trainer.take_up_stopped(checkpoint, recipe.early_stopping):
-        outcome = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        speed = outcome.metrics.get("train_samples_per_second", 0.0)
-    result = _finish(ready, trainer, folder, watch, log, time.seconds, speed)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    result = _finish(ready, trainer, folder, watch, log, spent)
     if is_main_process():
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return result
@@ -144,11 +144,11 @@ def _finish(
     folder: Path,
     watch: StopOnNaN,
     log: LogFile,
-    seconds: float,
-    samples_per_second: float,
+    spent: Spent,
 ) -> Result:
     """Test the best checkpoint and write everything down, the result last."""
     task, splits = ready.task, ready.splits
+    seconds, rows = spent.seconds, len(splits.train) * (trainer.state.epoch or 0.0)
     shown = splits.test or splits.validation
     predictions = trainer.predictions(shown)
     scored = _rounded(score(task, [p.answer for p in predictions], shown))
@@ -171,8 +171,8 @@ def _finish(
         warnings=warnings,
         best_checkpoint=trainer.state.best_global_step,
         seconds=round(seconds, 2),
-        samples_per_second=round(samples_per_second, 2),
-        peak_memory_bytes=peak_memory(),
+        samples_per_second=round(rows / seconds, 2),
+        peak_memory_bytes=spent.peak_memory,
         versions=versions(),
         data_fingerprint=fingerprint(splits),
         settings=_used_settings(ready.model, ready.recipe),

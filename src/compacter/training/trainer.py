@@ -23,13 +23,15 @@ from transformers import (
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from compacter.errors import TrainingError
 from compacter.tasks import Row, mean_score, score
+from compacter.training.memory import peak_memory
 from compacter.training.pipelines import Pipeline, Prediction
 from compacter.training.recipe import Recipe
 from compacter.training.result import write_atomically
 
 SCORE = "score"  # the mean of a task's metrics, which picks the checkpoint
-STATE_NAME, SECONDS_NAME = "trainer_state.json", "seconds"
+STATE_NAME, SPENT_NAME = "trainer_state.json", "spent.json"
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 
@@ -128,18 +130,24 @@ class StopOnNaN(TrainerCallback):
             control.should_training_stop = True
 
 
-class Stopwatch(TrainerCallback):
-    """Seconds of training, those before an interruption included: each checkpoint knows its own."""
+class Spent(TrainerCallback):
+    """Time and memory of training, those before an interruption included: each checkpoint knows its
+    own."""
 
     def __init__(self, checkpoint: Path | None = None) -> None:
-        self.before = 0.0
-        if checkpoint is not None and (checkpoint / SECONDS_NAME).exists():
-            self.before = float((checkpoint / SECONDS_NAME).read_text(encoding="utf-8"))
+        path = None if checkpoint is None else checkpoint / SPENT_NAME
+        known = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+        self.seconds_before: float = known.get("seconds", 0.0)
+        self.peak_before: int = known.get("peak_memory_bytes", 0)
         self.started = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        return self.before + time.monotonic() - self.started
+        return self.seconds_before + time.monotonic() - self.started
+
+    @property
+    def peak_memory(self) -> int:
+        return max(self.peak_before, peak_memory())
 
     def on_save(
         self,
@@ -150,8 +158,9 @@ class Stopwatch(TrainerCallback):
     ) -> None:
         if state.is_world_process_zero:
             assert args.output_dir is not None
-            folder = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
-            write_atomically(folder / SECONDS_NAME, f"{self.seconds:.2f}\n")
+            folder = checkpoint_folder(Path(args.output_dir), state.global_step)
+            spent = {"seconds": round(self.seconds, 2), "peak_memory_bytes": self.peak_memory}
+            write_atomically(folder / SPENT_NAME, json.dumps(spent) + "\n")
 
 
 def make_arguments(
@@ -256,3 +265,26 @@ def last_whole_checkpoint(folder: Path) -> Path | None:
         except (OSError, ValueError, KeyError):
             continue
     return max(found)[1] if found else None
+
+
+def find_best_again(checkpoint: Path) -> None:
+    """Have a checkpoint name the best one where that is now. Trainer keeps its path, which leads
+    nowhere if the run was moved or is taken up from another directory, and would then test the last
+    weights in place of the best."""
+    path = checkpoint / STATE_NAME
+    state = json.loads(path.read_text(encoding="utf-8"))
+    if not state.get("best_global_step"):
+        return
+    best = checkpoint_folder(checkpoint.parent, state["best_global_step"])
+    if not best.is_dir():
+        raise TrainingError(
+            f"{str(best)!r} is missing, the best checkpoint of the run that is to go on; put it "
+            "back, or start anew"
+        )
+    if state.get("best_model_checkpoint") != str(best):
+        state["best_model_checkpoint"] = str(best)
+        write_atomically(path, json.dumps(state, indent=2, sort_keys=True) + "\n")
+
+
+def checkpoint_folder(folder: Path, step: int) -> Path:
+    return folder / f"{PREFIX_CHECKPOINT_DIR}-{step}"
