@@ -331,6 +331,14 @@ def test_every_ready_grid_says_what_it_is():
             "axis 'learning_rate' has no values for method='bitfit'; it has some for full",
         ),
         ("axes: {n: {1: [2]}, rank: {2: [1]}}", "depend on each other in a circle"),
+        (
+            "text_columns: [a]\naxes: {seed: [1], method: {ful: [full]}}",
+            r"keys \(ful\) are values of no other axis",
+        ),
+        (
+            "labels: [a, b]\naxes: {seed: {by: labels, a: [1]}}",
+            r"no values for labels=\['a', 'b'\]",
+        ),
         ("- a", "the grid .* holds a list"),
         ("a: [", "the grid .* is not YAML"),
     ],

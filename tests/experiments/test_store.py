@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from compacter.errors import ExperimentError
+from compacter.errors import CompacterError, ExperimentError
 from compacter.experiments.store import Planned, Store, run_id
 
 RECIPE = {"method": "full", "task": "rte", "seed": 1, "n": None}
@@ -93,6 +94,24 @@ def test_a_cut_off_result_is_no_result(store):
     path = store.run_folder("a") / "result.json"
     path.write_text(path.read_text()[:20])
     assert store.look("a", planned("a")).state == "waiting"
+    assert not store.is_finished("a")
+
+
+def test_a_disk_that_is_full(store, monkeypatch):
+    """Nothing is held by somebody who could not say so, and the reason is told."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left"):
+            store.claim("a")
+        patch.setattr("compacter.experiments.store.write_atomically", full)
+        with pytest.raises(ExperimentError, match=r"cannot be written to .* No space left"):
+            store.write({"axes": {"seed": [1]}}, [])
+    with store.claim("a") as claim:
+        assert claim is not None
 
 
 def test_tidying_keeps_the_run(store):
@@ -163,8 +182,9 @@ def test_folders_that_are_no_sweep(tmp_path):
     file.write_text("x")
     with pytest.raises(ExperimentError, match="found a file"):
         Store.open(file)
-    with pytest.raises(ExperimentError, match="is a file; expected a folder"):
-        Store.create(file)
+    for path in (file, file / "inside"):
+        with pytest.raises(CompacterError, match="file' is a file; expected a folder"):
+            Store.create(path)
     with pytest.raises(ExperimentError, match="is not empty and holds no sweep"):
         Store.create(tmp_path)
 

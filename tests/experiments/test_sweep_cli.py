@@ -132,6 +132,26 @@ def test_a_dry_run_knows_what_the_sweep_would_skip(tmp_path, command):
     assert store.plan() == [], "nothing is written"
 
 
+def test_the_time_left_is_that_of_the_same_method_where_the_recipe_was_filled_in(tmp_path, command):
+    """What the grid leaves open is the same in what an earlier grid has left."""
+    (tmp_path / "data").mkdir()
+    axes = {"method": ["compacter", "full"], "seed": [1, 2]}
+    values = small_grid(tmp_path / "data", **axes).plain()
+    del values["epochs"]
+    plan = make_plan(Grid.make(values))
+    store = Store.create(tmp_path / "s")
+    store.write({"axes": {"seed": [7]}}, [])
+    for run, seconds in zip(plan[::2], (4.0, 60.0), strict=True):
+        store.run_folder(run.id).mkdir()
+        content = {"status": "finished", "seconds": seconds, "recipe": run.recipe}
+        (store.run_folder(run.id) / "result.json").write_text(json.dumps(content))
+    file = tmp_path / "grid.yaml"
+    file.write_text(yaml.safe_dump(values | {"axes": {"method": ["full"], "seed": [3]}}))
+    arguments = ["sweep", str(file), "--output", str(store.folder), "--dry-run", "--json"]
+    _, out, _ = command(*arguments)
+    assert json.loads(out) == {"runs": 1, "done": 0, "failed": 0, "left": 1, "seconds": 60.0}
+
+
 def test_a_dry_run_may_time_a_few_steps(file, tmp_path, command):
     output = tmp_path / "s"
     arguments = ["sweep", str(file), "--output", str(output), "--dry-run", "--time-steps", "2"]
@@ -151,11 +171,11 @@ def test_one_run_of_each_kind_is_timed(file):
     made = [given(recipe) for recipe in Grid.read(file).recipes()]
     runs = [Run(str(index), "waiting", "", values) for index, values in enumerate(made)]
     found = timed(runs, 2, 1)
-    assert sorted(run.given["method"] for run in found) == ["compacter", "full"]
+    assert sorted(run.recipe["method"] for run in found) == ["compacter", "full"]
     assert all(run.seconds > 0 for run in found)
     pace = Pace(found)
-    assert all(pace.knows(run.given) for run in runs)
-    assert not pace.knows({**runs[0].given, "epochs": 9})
+    assert all(pace.knows(run.recipe) for run in runs)
+    assert not pace.knows({**runs[0].recipe, "epochs": 9})
 
 
 def test_runs_that_no_plan_names_take_no_time(tmp_path, command):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import time
 from functools import partial
@@ -12,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from compacter.errors import CompacterError
+from compacter.errors import CompacterError, ExperimentError
 from compacter.experiments.engines.local import Local, one_device
 from compacter.experiments.grid import Grid
+from compacter.experiments.plan import make_plan
 from compacter.experiments.store import Store
 from compacter.experiments.sweep import sweep
 from compacter.report import write_report
@@ -87,7 +91,7 @@ def test_a_grid_that_is_cut_down_starts(tmp_path):
         train_file=[str(tmp_path / "missing.csv")],
     )
     (run,) = sweep(grid, tmp_path / "s", engine=Inline(), method=["full"])
-    assert (run.state, run.given["epochs"]) == ("failed", 4), "planned, and its data looked for"
+    assert (run.state, run.recipe["epochs"]) == ("failed", 4), "planned, and its data looked for"
     assert [r.epochs for r in Grid.read(tmp_path / "s" / "sweep.yaml").recipes()] == [4]
 
 
@@ -178,6 +182,49 @@ def test_workers_end_with_their_sweep(grid, tmp_path):
 # What fails
 
 
+def test_a_result_that_was_cut_off_is_made_again(undisturbed, grid, tmp_path):
+    output = tmp_path / "sweep"
+    shutil.copytree(undisturbed, output)
+    cut = sorted(output.glob("runs/*/result.json"))[0]
+    cut.write_text(cut.read_text()[:100])
+    engine = Inline()
+    runs = sweep(grid, output, engine=engine)
+    assert [run.state for run in runs] == ["done"] * 4
+    assert engine.made == [cut.parent.name]
+    assert results(output) == results(undisturbed)
+
+
+def test_a_failure_that_cannot_be_written_down_does_not_stop_the_others(tmp_path, monkeypatch):
+    """As on a disk that is full for some time."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    good = small_grid(tmp_path).plain()["train_file"]
+    files = [str(tmp_path / "missing.csv"), good]
+    grid = small_grid(tmp_path, train_file=files, method=["compacter"], epochs=[1])
+    monkeypatch.setattr(Store, "fail", full)
+    runs = sweep(grid, tmp_path / "sweep", engine=Inline())
+    assert [run.state for run in runs] == ["failed", "done"]
+    assert re.search(r"missing.csv.* could not be written down: .*No space left", runs[0].error)
+
+
+def test_training_sizes_above_what_own_data_has_are_left_out(tmp_path):
+    grid = small_grid(tmp_path, max_train_samples=[100, 160, 10_000], method=["compacter"])
+    rows = [run.recipe["max_train_samples"] for run in make_plan(grid)]
+    assert rows == [100, 160]
+    assert (
+        len(
+            make_plan(
+                small_grid(tmp_path, method=["full"]).with_values({"max_train_samples": 10_000})
+            )
+        )
+        == 1
+    )
+    with pytest.raises(ExperimentError, match="every training size is above what its task has"):
+        make_plan(small_grid(tmp_path, max_train_samples=[10_000]))
+
+
 def test_runs_that_fail_do_not_stop_the_others(tmp_path):
     """Data that is not there, a setting that does not fit the model, a loss that is no number."""
     good = small_grid(tmp_path).plain()["train_file"]
@@ -192,8 +239,8 @@ def test_runs_that_fail_do_not_stop_the_others(tmp_path):
     output = tmp_path / "sweep"
     states = {}
     for run in sweep(grid, output, jobs=2):
-        data = "good" if run.given["train_file"] == good else "missing"
-        states[data, run.given["n"], run.given["learning_rate"]] = (run.state, run.error or "")
+        data = "good" if run.recipe["train_file"] == good else "missing"
+        states[data, run.recipe["n"], run.recipe["learning_rate"]] = (run.state, run.error or "")
     assert states["good", 4, 0.01][0] == "done"
     assert states["good", 4, 1e30][0] == "diverged"
     for rate in (0.01, 1e30):

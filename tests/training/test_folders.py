@@ -65,7 +65,7 @@ def test_overwrite_needs_a_run(values, tmp_path):
 
 def test_a_folder_that_cannot_be_made(values, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(TrainingError, match="file' is a file; expected a folder for the run"):
+    with pytest.raises(TrainingError, match="file' is a file; expected a folder to write to"):
         train(Recipe.make(values), tmp_path / "file" / "run")
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     with pytest.raises(TrainingError, match="nothing can be written into"):

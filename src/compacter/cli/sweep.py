@@ -118,7 +118,7 @@ def _dry_run(
     if retry_failed:
         runs = [replace(run, state="waiting") if run.state == "failed" else run for run in runs]
     if time_steps is not None:
-        waiting = [run for run in runs if run.state == "waiting" and not pace.knows(run.given)]
+        waiting = [run for run in runs if run.state == "waiting" and not pace.knows(run.recipe)]
         for run in timed(waiting, time_steps, jobs):
             pace.add(run)
     overview = Overview({run.id: run for run in runs}, jobs, pace)
@@ -166,7 +166,7 @@ def _tell_end(runs: list[Run], output: Path, as_json: bool) -> None:
                 typer.echo(f"{run.state}: {run.id} {run.label}: {run.error or 'see its warnings'}")
         if count["failed"]:
             typer.echo("--retry-failed tries the failed ones again")
-    if count["failed"] or count["diverged"]:
+    if count["done"] < len(runs):
         raise typer.Exit(1)
 
 

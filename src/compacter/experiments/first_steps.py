@@ -18,12 +18,12 @@ from compacter.experiments.store import Run
 def timed(runs: Iterable[Run], steps: int, jobs: int) -> list[Run]:
     """One run of each kind with the seconds that it would take, measured with as many at a time as
     there are to be."""
-    kinds = {kind(run.given): run for run in runs}
-    calls = {name: partial(_seconds, run.given, steps) for name, run in kinds.items()}
+    kinds = {kind(run.recipe): run for run in runs}
+    calls = {name: partial(_seconds, run.recipe, steps) for name, run in kinds.items()}
     return [replace(kinds[name], seconds=found) for name, found in call_all(calls, jobs).items()]
 
 
-def _seconds(given: Mapping[str, Any], steps: int) -> float:
+def _seconds(values: Mapping[str, Any], steps: int) -> float:
     """Of all steps, and of the answers that are asked for at each checkpoint and at the end. The
     rows are drawn from all, since those of a run by length begin with the longest."""
     from transformers.trainer_utils import IntervalStrategy
@@ -35,7 +35,7 @@ def _seconds(given: Mapping[str, Any], steps: int) -> float:
     from compacter.training.run import make_trainer
 
     silence_transformers()
-    ready = prepare(Recipe.make(dict(given)))
+    ready = prepare(Recipe.make(dict(values)))
     recipe, splits = ready.recipe, ready.splits
     assert recipe.batch_size is not None
     assert recipe.epochs is not None

@@ -22,7 +22,7 @@ Reading and checking a grid imports no torch; making its recipes does."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ OTHERS = "others"
 BY = "by"
 """In an axis that depends on another one: the name of that one."""
 
+NO_ROWS = "no run is left: every training size is above what its task has"
+
 Values = tuple[Any, ...]
 
 
@@ -50,8 +52,11 @@ class Dependent:
     on: str
     table: Mapping[Any, Values]
 
+    def lists(self, found: Any) -> bool:
+        return isinstance(found, Hashable) and found in self.table
+
     def values(self, name: str, found: Any) -> Values:
-        if found in self.table:
+        if self.lists(found):
             return self.table[found]
         if OTHERS in self.table:
             return self.table[OTHERS]
@@ -140,7 +145,7 @@ class Block:
         """The part of a dependent axis that this grid comes to."""
         cases = {}
         for found in self._possible(axis.on):
-            cases[found if found in axis.table else OTHERS] = axis.values(name, found)
+            cases[found if axis.lists(found) else OTHERS] = axis.values(name, found)
         return cases
 
     def _possible(self, name: str) -> Values:
@@ -244,7 +249,7 @@ class Grid:
             )
         found = [recipe for block in self.blocks for recipe in block.check()]
         if not found:
-            raise ExperimentError("no run is left: every training size is above what its task has")
+            raise ExperimentError(NO_ROWS)
         return found
 
 
@@ -334,7 +339,7 @@ def _implied(
         other
         for other, axis in axes.items()
         if other != name and keys and keys <= set(_every_value(axis))
-    ] or [other for other, value in base.items() if value in keys]
+    ] or [k for k, value in base.items() if isinstance(value, Hashable) and value in keys]
     if len(fitting) != 1:
         which = (
             f"of several: {_list(fitting)}; say which with '{BY}: {fitting[0]}' among them"
@@ -350,7 +355,7 @@ def _implied(
 def _every_value(axis: Any) -> list[Any]:
     if isinstance(axis, Mapping):
         return [value for key, part in axis.items() if key != BY for value in _every_value(part)]
-    return [v for v in axis if v.__hash__] if isinstance(axis, list) else [axis]
+    return [v for v in axis if isinstance(v, Hashable)] if isinstance(axis, list) else [axis]
 
 
 def _check_names(recipe: Recipe) -> None:

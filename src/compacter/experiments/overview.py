@@ -30,7 +30,7 @@ class Overview:
         total = 0.0
         for run in self.runs.values():
             if run.state in ("waiting", "running"):
-                seconds = self.pace.seconds(run.given)
+                seconds = self.pace.seconds(run.recipe)
                 if seconds is None:
                     return None
                 share = run.step / run.steps if run.step and run.steps else 0.0

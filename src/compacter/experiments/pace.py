@@ -29,28 +29,28 @@ class Pace:
     def add(self, run: Run) -> None:
         if run.seconds is not None:
             for keys in ALIKE:
-                self._seconds.setdefault(_shared(keys, run.given), []).append(run.seconds)
+                self._seconds.setdefault(_shared(keys, run.recipe), []).append(run.seconds)
 
-    def seconds(self, given: Mapping[str, Any]) -> float | None:
+    def seconds(self, recipe: Mapping[str, Any]) -> float | None:
         """None as long as no run is finished."""
         for keys in ALIKE:
-            known = self._seconds.get(_shared(keys, given))
+            known = self._seconds.get(_shared(keys, recipe))
             if known:
                 return fmean(known)
         return None
 
-    def knows(self, given: Mapping[str, Any]) -> bool:
+    def knows(self, recipe: Mapping[str, Any]) -> bool:
         """Whether a run of the same kind is finished."""
-        return kind(given) in self._seconds
+        return kind(recipe) in self._seconds
 
 
-def kind(given: Mapping[str, Any]) -> str:
+def kind(recipe: Mapping[str, Any]) -> str:
     """The same for runs that are most alike."""
-    return _shared(ALIKE[0], given)
+    return _shared(ALIKE[0], recipe)
 
 
-def _shared(keys: tuple[str, ...], given: Mapping[str, Any]) -> str:
-    return " ".join(f"{key}={given.get(key)}" for key in keys)
+def _shared(keys: tuple[str, ...], recipe: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={recipe.get(key)}" for key in keys)
 
 
 def clock(seconds: float) -> str:

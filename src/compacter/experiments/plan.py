@@ -6,22 +6,27 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from compacter.errors import CompacterError
-from compacter.experiments.grid import Grid
+from compacter.errors import CompacterError, ExperimentError
+from compacter.experiments.grid import NO_ROWS, Grid
 from compacter.experiments.store import Planned, run_id
 from compacter.tasks import SPLIT_SEED, Source, Splits, Task, fingerprint, load, take
 from compacter.training.recipe import Recipe
 
 
 def make_plan(grid: Grid) -> list[Planned]:
-    """The runs of a grid. A run whose data or model cannot be read is planned too, with the reason,
-    so that it fails alone."""
+    """The runs of a grid, less those on more training rows than there are where that is an axis. A
+    run whose data or model cannot be read is planned too, with the reason, so that it fails
+    alone."""
     recipes = grid.recipes()
-    data = _Data()
+    data, by_size = _Data(), "max_train_samples" in grid.varied
     found = {}
     for recipe in sorted(recipes, key=lambda recipe: str((recipe.task, recipe.train_file))):
-        found[recipe] = _planned(recipe, label(grid, recipe), data)
-    return list({found[recipe].id: found[recipe] for recipe in recipes}.values())
+        planned, rows = _planned(recipe, label(grid, recipe), data)
+        if not by_size or rows is None or rows >= (recipe.max_train_samples or 0):
+            found[recipe] = planned
+    if not found:
+        raise ExperimentError(NO_ROWS)
+    return list({found[r].id: found[r] for r in recipes if r in found}.values())
 
 
 def given(recipe: Recipe) -> dict[str, Any]:
@@ -37,7 +42,8 @@ def label(grid: Grid, recipe: Recipe) -> str:
     return " ".join(part for part in parts if not part.endswith("=None"))
 
 
-def _planned(recipe: Recipe, name: str, data: _Data) -> Planned:
+def _planned(recipe: Recipe, name: str, data: _Data) -> tuple[Planned, int | None]:
+    """The run, and how many rows it trains on, if they could be read."""
     from compacter.training.prepare import resolve
 
     said, open_ = given(recipe), recipe.model_dump(mode="json")
@@ -46,10 +52,10 @@ def _planned(recipe: Recipe, name: str, data: _Data) -> Planned:
         resolved, _, splits, _ = resolve(recipe, data.load)
     except (CompacterError, OSError) as error:
         kind = type(error).__name__
-        return Planned(unread, name, said, open_, None, unread, str(error), kind)
+        return Planned(unread, name, said, open_, None, unread, str(error), kind), None
     plain = resolved.model_dump(mode="json")
     digest = data.fingerprint(recipe, splits)
-    return Planned(run_id(plain, digest), name, said, plain, digest, unread)
+    return Planned(run_id(plain, digest), name, said, plain, digest, unread), len(splits.train)
 
 
 class _Data:

@@ -28,7 +28,7 @@ from typing import Any, Literal, Self
 import yaml
 
 from compacter.errors import CompacterError, ExperimentError
-from compacter.training.folder import RECIPE_NAME
+from compacter.training.folder import RECIPE_NAME, check_writable
 from compacter.training.recipe import DATA_PLACES, METHOD_SETTINGS, read_recipe
 from compacter.training.result import (
     CHECKPOINTS,
@@ -80,7 +80,8 @@ class Run:
     id: str
     state: State
     label: str
-    given: dict[str, Any]
+    recipe: dict[str, Any]
+    """Filled in, as far as that could be done, without what is open."""
     method: str | None = None
     task: str | None = None
     score: float | None = None
@@ -108,7 +109,6 @@ class Claim:
         self.path = path
         self.descriptor = descriptor
         self.started = time.time()
-        self.tell()
 
     def tell(self, step: int | None = None, steps: int | None = None) -> None:
         content = {
@@ -155,8 +155,7 @@ class Store:
         """A folder for a sweep: new, empty, or that of an earlier sweep, also if that was killed
         before it had written its grid."""
         store = cls(folder)
-        if store.folder.exists() and not store.folder.is_dir():
-            raise ExperimentError(f"{str(folder)!r} is a file; expected a folder for the sweep")
+        check_writable(Path(folder))
         is_sweep = (store.folder / SWEEP_NAME).exists()
         begun = store.folder.iterdir() if store.folder.exists() else ()
         if not is_sweep and not all(_is_of_a_beginning(path) for path in begun):
@@ -168,11 +167,17 @@ class Store:
     # The plan
 
     def write(self, grid: Mapping[str, Any], plan: Iterable[Planned]) -> None:
-        for name in ("", RUNS, RUNNING, LOGS):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / SWEEP_NAME, yaml.safe_dump(dict(grid), sort_keys=False))
         content = json.dumps([asdict(run) for run in plan], indent=0)
-        write_atomically(self.folder / PLAN_NAME, content + "\n")
+        try:
+            for name in ("", RUNS, RUNNING, LOGS):
+                (self.folder / name).mkdir(parents=True, exist_ok=True)
+            write_atomically(self.folder / SWEEP_NAME, yaml.safe_dump(dict(grid), sort_keys=False))
+            write_atomically(self.folder / PLAN_NAME, content + "\n")
+        except OSError as error:
+            raise ExperimentError(
+                f"the sweep cannot be written to {str(self.folder)!r}: {error.strerror}; expected "
+                "a folder that you may write to, and room in it"
+            ) from None
 
     def plan(self) -> list[Planned]:
         path = self.folder / PLAN_NAME
@@ -190,7 +195,7 @@ class Store:
         return self.folder / LOGS / f"{run}.log"
 
     def is_finished(self, run: str) -> bool:
-        return (self.run_folder(run) / RESULT_NAME).exists()
+        return bool(read_summary(self.run_folder(run)))
 
     def has_failed(self, run: str) -> bool:
         return not self.is_finished(run) and (self.run_folder(run) / FAILED_NAME).exists()
@@ -203,11 +208,16 @@ class Store:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    return Claim(path, descriptor)
+                    claim = Claim(path, descriptor)
+                    claim.tell()
+                    return claim
             except FileNotFoundError:  # its last holder has just taken the file away
                 pass
             except BlockingIOError:
                 time.sleep(LOOK_SECONDS)
+            except OSError:
+                os.close(descriptor)
+                raise
             os.close(descriptor)
         return None
 
@@ -243,6 +253,13 @@ class Store:
         path.unlink(missing_ok=True)
         return int(attempts)
 
+    def forget_broken_result(self, run: str) -> None:
+        """Take away what is left of a result that was cut off, as by a machine that lost its power;
+        the run goes on from its last checkpoint."""
+        path = self.run_folder(run) / RESULT_NAME
+        if path.exists() and not _object(path.read_bytes()):
+            path.unlink()
+
     def remove(self, run: str) -> None:
         shutil.rmtree(self.run_folder(run), ignore_errors=True)
 
@@ -270,27 +287,27 @@ class Store:
         """A run as it is now. What no plan tells about it is taken from what it has left."""
         folder = self.run_folder(run)
         result, failure = read_summary(folder), _read(folder / FAILED_NAME)
-        given = planned.given if planned else _recipe(folder, result or failure)
-        label = planned.label if planned else _label(given)
+        recipe = _said(planned.recipe) if planned else _recipe(folder, result or failure)
+        label = planned.label if planned else _label(recipe)
         if result:
             return Run(
                 run,
                 "done" if result.get("status") == "finished" else "diverged",
                 label,
-                given,
+                recipe,
                 result.get("method"),
                 result.get("task"),
                 result.get("score"),
                 result.get("seconds"),
             )
-        names = (given.get("method"), given.get("task"))
+        names = (recipe.get("method"), recipe.get("task"))
         progress = self.progress(run)
         if progress is not None:
             step, steps = progress.get("step"), progress.get("steps")
-            return Run(run, "running", label, given, *names, step=step, steps=steps)
+            return Run(run, "running", label, recipe, *names, step=step, steps=steps)
         if failure:
-            return Run(run, "failed", label, given, *names, error=failure.get("error"))
-        return Run(run, "waiting" if planned else "stopped", label, given, *names)
+            return Run(run, "failed", label, recipe, *names, error=failure.get("error"))
+        return Run(run, "waiting" if planned else "stopped", label, recipe, *names)
 
 
 def _is_of_a_beginning(path: Path) -> bool:
@@ -305,7 +322,11 @@ def _recipe(folder: Path, record: Mapping[str, Any]) -> dict[str, Any]:
         found = record.get("recipe") or read_recipe(folder / RECIPE_NAME)
     except CompacterError:
         return {}
-    return {key: value for key, value in found.items() if value is not None}
+    return _said(found)
+
+
+def _said(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in recipe.items() if value is not None}
 
 
 def _label(recipe: Mapping[str, Any]) -> str:

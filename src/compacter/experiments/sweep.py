@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ class _Sweep:
         self.elsewhere: set[str] = set()
         """Runs that another sweep is at."""
         self.lost: Counter[str] = Counter()
+        self.unrecorded: dict[str, str] = {}
+        """Errors of runs whose failure could not be written down, as on a disk that is full."""
 
     def run(self) -> list[Run]:
         for run in self.plan.values():
@@ -145,15 +148,20 @@ class _Sweep:
         self.watch(self.overview, self._look(run.id))
 
     def _fail(self, run: Planned, error: str, kind: str, attempts: int) -> None:
-        claim = self.store.claim(run.id)
-        if claim is None:
-            self.elsewhere.add(run.id)
-            return
-        with claim:
-            self.store.fail(run, error, kind, attempts)
+        try:
+            claim = self.store.claim(run.id)
+            if claim is None:
+                self.elsewhere.add(run.id)
+                return
+            with claim:
+                self.store.fail(run, error, kind, attempts)
+        except OSError as second:
+            self.unrecorded[run.id] = f"{error} (which could not be written down: {second})"
 
     def _look(self, run: str) -> Run:
         found = self.store.look(run, self.plan[run])
+        if found.state == "waiting" and run in self.unrecorded:
+            found = replace(found, state="failed", error=self.unrecorded[run])
         self.overview.update(found)
         return found
 

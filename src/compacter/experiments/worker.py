@@ -37,6 +37,7 @@ def execute(folder: Path, run: Planned, retry: bool) -> Outcome:
             return "failed"
         silence_transformers()
         attempts = store.forget_failure(run.id)
+        store.forget_broken_result(run.id)
 
         def check_data(ready: Prepared) -> None:
             if fingerprint(ready.splits) != run.data_fingerprint:

@@ -34,7 +34,7 @@ def check_folder(folder: Path, *, resume: bool = False, overwrite: bool = False)
             "resume and overwrite are both given; say resume to go on with an interrupted run, or "
             "overwrite to start anew"
         )
-    _check_writable(folder)
+    check_writable(folder)
     found = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if overwrite:
         if found and not found & {RESULT_NAME, RECIPE_NAME, CHECKPOINTS}:
@@ -58,10 +58,11 @@ def check_folder(folder: Path, *, resume: bool = False, overwrite: bool = False)
         raise TrainingError(f"{str(folder)!r} is not empty and holds no run; choose another folder")
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made, or written to."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise TrainingError(f"{str(there)!r} is a file; expected a folder for the run")
+        raise TrainingError(f"{str(there)!r} is a file; expected a folder to write to")
     if not os.access(there, os.W_OK | os.X_OK):
         raise TrainingError(
             f"nothing can be written into {str(there)!r}; expected a folder that you may write to"

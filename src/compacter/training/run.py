@@ -41,8 +41,8 @@ from compacter.training.result import (
 )
 from compacter.training.trainer import (
     SCORE,
-    StopOnNaN,
     Spent,
+    StopOnNaN,
     TaskTrainer,
     early_stopping,
     find_best_again,
