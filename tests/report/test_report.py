@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import html
 import json
+import os
 import random
 import re
 import statistics
@@ -12,6 +14,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from reading import contents, rows_of, table_of
@@ -222,9 +225,41 @@ def test_a_run_that_succeeded_after_a_failure_is_finished(tmp_path: Path) -> Non
     folder = make_run(tmp_path / "a")
     (folder / "failed.json").write_text('{"error": "before"}', encoding="utf-8")
     (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "recipe.yaml").write_text("method: full\n", encoding="utf-8")
+    for name in ("recipe.yaml", "train.log"):
+        (tmp_path / "b" / name).write_text("method: full\n", encoding="utf-8")
     content = contents(tmp_path)
     assert content.facts[:2] == ("1 finished run", "1 not finished")
+
+
+def test_a_recipe_beside_runs_hides_none(tmp_path: Path) -> None:
+    make_run(tmp_path / "all" / "a")
+    (tmp_path / "all" / "recipe.yaml").write_text("method: full\n", encoding="utf-8")
+    assert contents(tmp_path).facts[:2] == ("1 finished run", "1 method")
+
+
+def test_runs_behind_links_count_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "elsewhere" / "a")
+    runs = tmp_path / "runs"
+    make_run(runs / "b")
+    (runs / "linked").symlink_to(tmp_path / "elsewhere")
+    (runs / "again").symlink_to(tmp_path / "elsewhere" / "a")
+    (runs / "above").symlink_to(tmp_path / "runs")
+    assert contents(runs).facts[0] == "2 finished runs"
+
+
+def test_a_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b")
+    scandir = os.scandir
+
+    def refusing(path: str) -> Any:
+        if str(path).endswith("b"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(ReportError, match="b' cannot be read: Permission denied"):
+        contents(tmp_path)
 
 
 def make_plan(folder: Path, *runs: str) -> None:
@@ -292,6 +327,13 @@ def test_csv_holds_plain_numbers(study: tuple[Path, Content]) -> None:
     assert float(rows[0]["CoLA Matthews"]) == pytest.approx(table.rows[0][2].value)
     assert float(rows[0]["CoLA Matthews paper"]) == 61.76
     assert float(rows[0]["Average deviation"]) > 0
+    differences = study[0].parent / "tables" / "builtin-builtin-minilm-differences.csv"
+    row = next(csv.DictReader(differences.open(encoding="utf-8")))
+    low, middle, high, p = (float(row[f"tone{end}"]) for end in (" low", "", " high", " p"))
+    assert low < middle < high
+    assert 0 < p <= 1
+    settings = study[0].parent / "tables" / "glue-t5-base-settings.csv"
+    assert next(csv.DictReader(settings.open(encoding="utf-8")))["Learning rate paper"] == "0.0003"
 
 
 def test_markdown_and_latex_hold_the_same_cells(study: tuple[Path, Content]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reading import contents
 
 from compacter.report.content import make_content
 from compacter.report.runs import Found, Run, read_folder
@@ -208,15 +209,17 @@ def test_what_the_recipe_left_open_is_what_the_method_took(tmp_path: Path) -> No
     assert "n" not in content.common  # the recipes differ
 
 
-def make_own(folder: Path, name: str, file: str, digest: str, seed: int = 1) -> None:
+def make_own(
+    folder: Path, name: str, file: str, digest: str, seed: int = 1, **settings: Any
+) -> None:
     own = {"task": "custom", "train_file": file, "text_columns": ("text",), "seed": seed}
-    make_run(folder / name, changed={"data_fingerprint": digest}, **own)  # type: ignore[arg-type]
+    make_run(folder / name, changed={"data_fingerprint": digest}, **own, **settings)
 
 
 def test_runs_on_other_data_have_rows_of_their_own(tmp_path: Path) -> None:
     for seed in (1, 2):
-        make_own(tmp_path, f"a{seed}", "x/old.csv", f"{seed}a", seed)
-        make_own(tmp_path, f"b{seed}", "x/new.csv", f"{seed}b", seed)
+        make_own(tmp_path, f"a{seed}", "x/old.csv", "a", seed)
+        make_own(tmp_path, f"b{seed}", "x/new.csv", "b", seed)
     found = choices(read_folder(tmp_path).runs)
     assert [row.variant for row in found] == [(("data", "new.csv"),), (("data", "old.csv"),)]
     assert [[run.id for run in row.runs["custom"]] for row in found] == [["b1", "b2"], ["a1", "a2"]]
@@ -231,9 +234,33 @@ def test_data_of_the_same_name_is_told_apart_by_its_fingerprint(tmp_path: Path) 
 
 def test_other_seeds_may_draw_other_rows(tmp_path: Path) -> None:
     for seed in (1, 2):
-        make_own(tmp_path, f"a{seed}", "rows.csv", f"{seed}", seed)
+        make_own(tmp_path, f"a{seed}", "rows.csv", f"{seed}", seed, max_train_samples=10)
     (choice,) = choices(read_folder(tmp_path).runs)
     assert choice.variant == ()
+
+
+def test_where_all_rows_are_used_seeds_do_not_explain_other_data(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        make_own(tmp_path, f"a{seed}", "rows.csv", f"{seed}23456", seed)
+    found = choices(read_folder(tmp_path).runs)
+    assert [dict(row.variant)["data"] for row in found] == ["rows.csv 123456", "rows.csv 223456"]
+
+
+def test_methods_on_other_data_say_so(tmp_path: Path) -> None:
+    make_own(tmp_path, "a", "x/reviews.csv", "1", method="full")
+    make_own(tmp_path, "b", "x/news.csv", "2", method="compacter++")
+    make_run(tmp_path / "c", task="other", method="full", train_file="o.csv", text_columns=("t",))
+    found = choices(read_folder(tmp_path).runs)
+    assert [row.variant for row in found] == [(("data", "reviews.csv"),), (("data", "news.csv"),)]
+    content = contents(tmp_path)
+    scores = next(table for table in content.tables if table.name.endswith("scores"))
+    assert [row[0].text for row in scores.rows] == [
+        "Full fine-tuning (data=reviews.csv)",
+        "Compacter++ (data=news.csv)",
+    ]
+    assert "in one way only" not in scores.caption
+    efficiency = next(table for table in content.tables if table.name.endswith("efficiency"))
+    assert efficiency.rows[1][5].value is None, "against full fine-tuning on other data"
 
 
 def test_runs_are_told_apart_by_model_benchmark_and_output_layer(tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def test_the_average_by_rows_is_over_the_tasks_that_every_size_has(tmp_path: Pat
     assert "100 rows: 51.00" in figure.svg
 
 
+def test_a_size_without_a_run_of_the_chosen_rate_is_left_out(tmp_path: Path) -> None:
+    make_run(tmp_path / "all", task="rte", learning_rate=1e-3)
+    make_run(tmp_path / "few", task="rte", learning_rate=3e-3, max_train_samples=100)
+    content = contents(tmp_path)
+    assert table_of(content, "glue-builtin-minilm-scores").rows
+    assert not any(table.name.endswith("by-rows") for table in content.tables)
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [

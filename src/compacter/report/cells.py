@@ -29,6 +29,8 @@ class Cell:
     """A second line, where there is no figure of the paper."""
     marks: str = ""
     note: str = ""
+    more: tuple[tuple[str, float], ...] = ()
+    """Names and values of what programs want to know too."""
     best: bool = False
 
     @property
@@ -37,8 +39,7 @@ class Cell:
         if self.paper is None:
             return self.below
         digits = min(3, len(self.text.partition(".")[2])) if self.text != MISSING else 2
-        text = self.paper_text or f"{self.paper:.{digits}f}"
-        return f"paper {text}".replace("-", MINUS)
+        return "paper " + (self.paper_text or f"{self.paper:.{digits}f}".replace("-", MINUS))
 
 
 @dataclass(frozen=True)

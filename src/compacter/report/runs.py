@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,8 +18,8 @@ from compacter.errors import ExperimentError, ReportError
 from compacter.experiments.store import FAILED_NAME, PLAN_NAME, SWEEP_NAME, Store
 from compacter.methods import METHODS
 from compacter.tasks import BUILTIN_TASKS, TASKS, Task
-from compacter.training.folder import RECIPE_NAME
-from compacter.training.result import PREDICTIONS_NAME, RESULT_NAME, Result
+from compacter.training.folder import LOG_NAME, RECIPE_NAME
+from compacter.training.result import CHECKPOINTS, PREDICTIONS_NAME, RESULT_NAME, Result
 
 SHORT = 6
 """Digits of a fingerprint that are shown."""
@@ -106,8 +106,8 @@ class Found:
 
 
 def read_folder(folder: Path) -> Found:
-    """All runs in the folder, at any depth. A run that cannot be read is an error: a table that
-    silently lacks a run would be wrong."""
+    """All runs in the folder, at any depth and behind links. A run or folder that cannot be read is
+    an error: a table that silently lacks a run would be wrong."""
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise ReportError(f"{str(folder)!r} {what}; expected a folder with runs")
@@ -115,16 +115,21 @@ def read_folder(folder: Path) -> Found:
     failed: list[FailedRun] = []
     unfinished = 0
     planned: set[Path] = set()
-    for path, folders, names in os.walk(folder):
+    seen: set[Path] = set()
+    for path, folders, names in os.walk(folder, onerror=_unreadable, followlinks=True):
         folders.sort()
         where = Path(path)
+        if where.resolve() in seen:  # by another way, or by a link to a folder above
+            folders.clear()
+            continue
+        seen.add(where.resolve())
         if SWEEP_NAME in names and PLAN_NAME in names:
             planned |= _planned(Store(where))
         if RESULT_NAME in names:
             runs.append(Run(_id(where, folder), where, _read_result(where / RESULT_NAME)))
         elif FAILED_NAME in names:
             failed.append(_read_failed(where / FAILED_NAME, _id(where, folder)))
-        elif RECIPE_NAME in names:
+        elif RECIPE_NAME in names and (LOG_NAME in names or CHECKPOINTS in folders):
             unfinished += 1
         else:
             continue
@@ -145,6 +150,10 @@ def read_folder(folder: Path) -> Found:
     )
 
 
+def _unreadable(error: OSError) -> NoReturn:
+    raise ReportError(f"{error.filename!r} cannot be read: {error.strerror}")
+
+
 def _planned(store: Store) -> set[Path]:
     try:
         return {store.run_folder(run.id) for run in store.plan()}
@@ -153,11 +162,11 @@ def _planned(store: Store) -> set[Path]:
 
 
 def _with_data(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs of a method and task with names for their data, if two of them have the same seed
-    and rows, but not the same data."""
+    """The runs of a task with names for their data, if two of them would have the same data if they
+    were alike, and do not."""
     alike: dict[Any, list[Run]] = defaultdict(list)
     for run in runs:
-        place = (run.result.model, run.method, run.task, run.setting("tune_output_layer"))
+        place = (run.result.model, run.task, run.setting("tune_output_layer"))
         alike[place].append(run)
     named: dict[Run, str] = {}
     for part in alike.values():
@@ -170,16 +179,15 @@ def _with_data(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _tell_apart(runs: Sequence[Run], name: Callable[[Run], str]) -> bool:
-    """Whether runs with the same name, seed and rows have the same data."""
+    """Whether runs with the same name and rows have the same data. Which rows are drawn, where not
+    all are, depends on the seed."""
     found: dict[Any, str] = {}
-    return all(
-        found.setdefault(
-            (name(run), run.result.seed, run.setting("max_train_samples")),
-            run.result.data_fingerprint,
-        )
-        == run.result.data_fingerprint
-        for run in runs
-    )
+    for run in runs:
+        size, digest = run.setting("max_train_samples"), run.result.data_fingerprint
+        drawn = None if size is None else (size, run.result.seed)
+        if found.setdefault((name(run), drawn), digest) != digest:
+            return False
+    return True
 
 
 def _data_name(run: Run) -> str:

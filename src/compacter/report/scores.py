@@ -62,7 +62,11 @@ class Scored:
     def borrowed(self) -> dict[str, dict[str, Any]]:
         """By task: settings that are not the row's, but the only ones that the task has."""
         found = {
-            task: {k: runs[0].setting(k) for k, v in self.choice.variant if runs[0].setting(k) != v}
+            task: {
+                key: found
+                for key, value in self.choice.variant
+                if (found := runs[0].setting(key)) != value and (key, found) != ("data", None)
+            }
             for task, runs in self.runs.items()
         }
         return {task: settings for task, settings in found.items() if settings}
@@ -311,6 +315,7 @@ def _difference_cell(found: Comparison | None) -> Cell:
         below=f"{signed(found.low)} to {signed(found.high)}",
         marks=DIFFERS if found.significant else "",
         note=f"p = {found.p:.3f}",
+        more=(("low", found.low), ("high", found.high), ("p", found.p)),
     )
 
 

@@ -112,8 +112,9 @@ def _section(
     details = [efficiency_table(setting, rows, f"{name}-efficiency")]
     details += _by_n(name, setting, runs, best_of_seeds)
     by_size = {
-        size: scored(narrowed(found, parts), None, best_of_seeds)
+        size: scored(narrow, None, best_of_seeds)
         for size, parts in parts_by_size(runs).items()
+        if (narrow := narrowed(found, parts))
     }
     if by_size:
         scores.append(size_table(by_size, f"{name}-by-rows", setting.benchmark))
@@ -149,7 +150,12 @@ def _title(
 def _caption(setting: Setting, rows: Sequence[Scored]) -> str:
     several = any(len(runs) > 1 for row in rows for runs in row.choice.runs.values())
     best_of = any(row.best_of > 1 for row in rows)
+    untested = any(
+        not run.result.test for row in rows for runs in row.runs.values() for run in runs
+    )
     parts = ["Scores in percent on the test rows"]
+    if untested:
+        parts[0] += ", or on those of validation where a column says so"
     if several and not best_of:
         parts[0] += ", mean over seeds and standard deviation"
     if len(columns_of(rows)) > 1:

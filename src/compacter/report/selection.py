@@ -115,8 +115,17 @@ def choices(runs: Sequence[Run], per_method: Sequence[str] = PER_METHOD) -> list
         variants = _variants(by_method[method], shown)
         for number, variant in enumerate(sorted(variants, key=_variant_order)):
             of_variant = variants[variant]
-            found.append(_choose(method, variant, number, of_variant, per_method, main))
+            named = _with_data(variant, of_variant)
+            found.append(_choose(method, named, number, of_variant, per_method, main))
     return found
+
+
+def _with_data(variant: Variant, runs: Iterable[Run]) -> Variant:
+    """With the names of the data where another method has other data of the same task."""
+    names = sorted({run.data for run in runs if run.data is not None})
+    if not names or "data" in dict(variant):
+        return variant
+    return (*variant, ("data", ", ".join(names)))
 
 
 def _variants(runs: list[Run], shown: Sequence[str]) -> dict[Variant, list[Run]]:

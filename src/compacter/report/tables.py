@@ -53,7 +53,9 @@ def chosen_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
         body.append(
             (
                 Cell(row.label, row.label),
-                Cell(show(rate), rate, below="" if paper is None else f"paper {paper:g}"),
+                Cell(
+                    show(rate), rate, paper=paper, paper_text="" if paper is None else show(paper)
+                ),
                 Cell(MISSING if n is None else show(n), n),
                 Cell(text, text),
                 Cell(count_range(seeds), max(seeds)),
@@ -72,7 +74,7 @@ def chosen_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
 
 def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Table:
     """Table 3: parameters, time and memory, and the difference to full fine-tuning."""
-    full = next((row for row in rows if row.choice.method == "full"), None)
+    full = [row for row in rows if row.choice.method == "full"]
     tasks = sorted({task for row in rows for task in row.runs}, key=task_order)
     shared = [task for task in tasks if all(task in row.runs for row in rows)]
     runs = [run for row in rows for part in row.runs.values() for run in part]
@@ -88,7 +90,7 @@ def efficiency_table(setting: Setting, rows: Sequence[Scored], name: str) -> Tab
         Column("Memory", "MB per row"),
         Column("Memory", "to full, %"),
     )
-    body = [_efficiency_row(row, full, shared, printed) for row in rows]
+    body = [_efficiency_row(row, _alike(row, full), shared, printed) for row in rows]
     if shared:
         diverged = [number for number, row in enumerate(rows) if row.diverged]
         for places, highest in (((4, 5, 7, 8), False), ((6,), True)):
@@ -111,6 +113,9 @@ def _efficiency_caption(
         named = ", ".join(map(task_title, shared))
         parts.append(f"Time, speed and memory: on the tasks that all rows share, {named}")
     parts.append("Time and memory against full fine-tuning are on the same tasks")
+    full = [row for row in rows if row.choice.method == "full"]
+    if len(full) > 1:
+        parts[-1] += ", and left out where it was trained in several ways and none is the row's"
     parts.append("Memory is the peak divided by the rows of a batch")
     parts.append("Runs that share a machine slow each other down")
     if any(row.diverged for row in rows):
@@ -118,6 +123,14 @@ def _efficiency_caption(
     if printed:
         parts.append("The paper's differences are for one epoch of MNLI on one GPU")
     return ". ".join(parts) + "."
+
+
+def _alike(row: Scored, full: Sequence[Scored]) -> Scored | None:
+    """The full fine-tuning that differs from the row in nothing that tells rows apart, if there is
+    one and not several."""
+    own = dict(row.choice.variant)
+    found = [f for f in full if all(own.get(k, value) == value for k, value in f.choice.variant)]
+    return found[0] if len(found) == 1 else None
 
 
 def _efficiency_row(

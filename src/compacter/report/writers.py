@@ -75,7 +75,8 @@ def _extras(cell: Cell) -> list[str]:
 
 
 def csv_text(table: Table) -> str:
-    """Plain values. Deviations over seeds and the paper's figures have columns of their own."""
+    """Plain values. Deviations over seeds, the paper's figures, and the ends of intervals with
+    their p have columns of their own."""
     heads: list[str] = []
     columns: list[list[str]] = []
     for place, column in enumerate(table.columns):
@@ -89,6 +90,9 @@ def csv_text(table: Table) -> str:
         if any(cell.paper is not None for cell in cells):
             heads.append(f"{name} paper")
             columns.append([_number(cell.paper) for cell in cells])
+        for key in dict.fromkeys(key for cell in cells for key, _ in cell.more):
+            heads.append(f"{name} {key}")
+            columns.append([_number(dict(cell.more).get(key)) for cell in cells])
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heads)
