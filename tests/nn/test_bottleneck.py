@@ -8,6 +8,7 @@ from importlib import import_module
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from compacter.bench import SavedTensors
 from compacter.errors import SettingError
@@ -78,6 +79,21 @@ def test_under_transforms(size):
     biases = torch.stack([c, 2 * c])
     found = torch.func.vmap(lambda c: adapted(y, W, b, V, c))(biases)
     torch.testing.assert_close(found[1], adapted(y, W, b, V, 2 * c))
+
+
+def test_in_forward_mode_and_with_many_gradients_at_once(size):
+    y, W, b, V, c = given_matrices()
+    given, tangent = y.detach(), torch.randn_like(y)
+    expected = torch.func.jvp(lambda y: adapted(y, W, b, V, c), (given,), (tangent,))[1]
+    with forward_ad.dual_level():
+        found = adapted(forward_ad.make_dual(given, tangent), W, b, V, c)
+        torch.testing.assert_close(forward_ad.unpack_dual(found).tangent, expected)
+    y.requires_grad_()
+    output = adapted(y, W, b, V, c)
+    arriving = torch.randn(3, *output.shape, dtype=output.dtype)
+    (many,) = torch.autograd.grad(output, y, arriving, is_grads_batched=True, retain_graph=True)
+    each = [torch.autograd.grad(output, y, one, retain_graph=True)[0] for one in arriving]
+    torch.testing.assert_close(many, torch.stack(each))
 
 
 def test_many_numbers_are_no_more_to_save(monkeypatch):

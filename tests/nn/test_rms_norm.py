@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -76,6 +77,22 @@ def test_without_gradients_and_under_transforms():
     torch.testing.assert_close(
         torch.func.grad(lambda w: rms_norm(x, w, EPS).sum())(weight),
         torch.autograd.grad(expected.sum(), weight)[0],
+    )
+
+
+def test_in_forward_mode_and_with_many_gradients_at_once():
+    x, weight = numbers(4, 8), numbers(8)
+    tangent = torch.randn_like(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x.detach(), tangent)
+        found, expected = rms_norm(dual, weight, EPS), formula(dual, weight)
+        torch.testing.assert_close(
+            forward_ad.unpack_dual(found).tangent, forward_ad.unpack_dual(expected).tangent
+        )
+    arriving = torch.randn(3, 4, 8, dtype=torch.float64)
+    torch.testing.assert_close(
+        torch.autograd.grad(rms_norm(x, weight, EPS), [x, weight], arriving, is_grads_batched=True),
+        torch.autograd.grad(formula(x, weight), [x, weight], arriving, is_grads_batched=True),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from adapting import inputs_of, logits, scramble, train
 from by_formula import SLOW, by_formula, compacted
@@ -239,6 +240,22 @@ def test_a_fused_step_after_a_compiled_pass(whole):
     before = logits(model, **inputs)
     compiled = torch.compile(model if whole else model.get_base_model(), backend="aot_eager")
     compiled(**inputs).loss.backward()
+    fused_step(model)
+    after = logits(model, **inputs)
+    assert not torch.equal(after, before)
+    torch.testing.assert_close(after, logits(by_formula(model), **inputs), rtol=0, atol=1e-6)
+
+
+def test_a_fused_step_after_selective_checkpointing():
+    """What was kept is not used in such a pass, so no backward pass tells of it."""
+    model, inputs = compacted(), inputs_of("t5")
+    before = logits(model, **inputs)
+    loss = checkpoint(
+        lambda: model(**inputs).loss,
+        use_reentrant=False,
+        context_fn=lambda: create_selective_checkpoint_contexts([torch.ops.aten.mm.default]),
+    )
+    loss.backward()
     fused_step(model)
     after = logits(model, **inputs)
     assert not torch.equal(after, before)

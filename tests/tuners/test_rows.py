@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from peft import PeftModel, get_peft_model
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import compacter
@@ -402,6 +403,76 @@ def test_modules_that_see_the_length_first_are_refused(base, config):
     model = adapted("", {"one": config(), "two": config()}, base())
     with pytest.raises(AdapterError, match=r"calls .* with \(length, batch, width\)"):
         model(input_ids=torch.arange(8, 24).reshape(2, 8), adapter_names=["one", "two"])
+
+
+def longformer_with_a_decoder():
+    decoder = transformers.BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+        is_decoder=True,
+        add_cross_attention=True,
+    )
+    return transformers.EncoderDecoderModel(
+        encoder=transformers.LongformerModel(LONGFORMER),
+        decoder=transformers.BertLMHeadModel(decoder),
+    )
+
+
+def mixture_of_experts():
+    return transformers.NllbMoeForConditionalGeneration(
+        transformers.NllbMoeConfig(
+            vocab_size=64,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=2,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            num_experts=2,
+            encoder_sparse_step=2,
+            decoder_sparse_step=2,
+            expert_capacity=64,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        (longformer_with_a_decoder, r"'longformer' calls encoder.* with \(length, batch, width\)"),
+        (mixture_of_experts, "belongs to an expert, which is called with the tokens sent to it"),
+    ],
+)
+def test_parts_of_a_model_that_see_no_rows_are_refused(base, message):
+    model = adapted("", {"one": BitFitConfig(), "two": BitFitConfig()}, base())
+    ids = torch.arange(8, 24).reshape(2, 8)
+    with pytest.raises(AdapterError, match=message):
+        model(input_ids=ids, decoder_input_ids=ids[:, :4], adapter_names=["one", "two"])
+
+
+def with_images(first: int, second: int) -> dict[str, Tensor]:
+    """Two rows for the tiny Gemma 3 with so many images, and their image tokens."""
+    image = [94, *[95] * 4, 93]
+    rows = [image * count + list(range(7, 7 + 6 * (2 - count))) for count in (first, second)]
+    ids, pixels = torch.tensor(rows), torch.randn(first + second, 3, 16, 16)
+    return {"input_ids": ids, "token_type_ids": (ids == 95).long(), "pixel_values": pixels}
+
+
+def test_images_are_shared_out_among_the_adapters_where_every_row_has_as_many():
+    base = TINY["gemma3"]()
+    torch.manual_seed(0)
+    nn.init.normal_(base.model.multi_modal_projector.mm_input_projection_weight, std=0.5)
+    model = adapted("gemma3", {"one": CompacterConfig(), "two": CompacterConfig()}, base)
+    check_rows(model, ["one", "two"], with_images(1, 1))
+    with pytest.raises(AdapterError, match=r"not the same number .*rows: \[8, 0\]"):
+        model(**with_images(2, 0), adapter_names=["one", "two"])
+    text = CompacterConfig(train_layer_norms=False)
+    model = adapted("gemma3", {"one": text, "two": text})
+    model(**with_images(2, 0), adapter_names=["one", "two"])  # images pass no adapter
 
 
 def test_of_a_longformer_only_what_sees_the_length_first_is_refused():

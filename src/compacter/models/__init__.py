@@ -2,8 +2,8 @@
 
 `architectures` is the table of known families, `inference` works out the others, `structure` turns
 both into targets for adapters, `modules` sees a model without PEFT's wrappers, `loading` builds a
-model without its weights or with random ones, and `builtin` finds the models that come as Python
-packages.
+model without its weights or with random ones, `mixing` knows where rows cannot be told apart, and
+`builtin` finds the models that come as Python packages.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from compacter.models.builtin import BUILTIN_MODELS, builtin_folder, is_builtin
 from compacter.models.inference import hidden_size
 from compacter.models.loading import T5_DIMENSIONS, T5Dimensions, random_model, skeleton
 from compacter.models.loss import count_loss_once
+from compacter.models.mixing import beside_the_text, obstacle
 from compacter.models.modules import (
     bare_model,
     base_modules,
@@ -26,6 +27,7 @@ from compacter.models.modules import (
 from compacter.models.output_layer import output_layer
 from compacter.models.structure import (
     POSITIONS,
+    READ_DIRECTLY,
     Block,
     Target,
     drop_layers,
@@ -40,6 +42,7 @@ __all__ = [
     "BUILTIN_MODELS",
     "BYPASSES",
     "POSITIONS",
+    "READ_DIRECTLY",
     "T5_DIMENSIONS",
     "Architecture",
     "Block",
@@ -48,6 +51,7 @@ __all__ = [
     "Target",
     "bare_model",
     "base_modules",
+    "beside_the_text",
     "builtin_folder",
     "count_loss_once",
     "drop_layers",
@@ -60,6 +64,7 @@ __all__ = [
     "is_layer_norm",
     "layer_norms",
     "named_targets",
+    "obstacle",
     "output_layer",
     "output_width",
     "random_model",

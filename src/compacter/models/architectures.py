@@ -145,14 +145,18 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
 )
 
 _MAMBA = Bypass(
-    modules=("mamba.out_proj", "mixer.out_proj"),
-    reason="its Mamba layers hand out_proj.weight to a fused kernel while training",
+    modules=tuple(
+        f"{holder}.{layer}"
+        for holder in ("mamba", "mixer")
+        for layer in ("out_proj", "x_proj", "dt_proj")
+    ),
+    reason="its Mamba layers hand the weights of out_proj and others to a fused kernel",
 )
 
 BYPASSES: Mapping[str, Bypass] = MappingProxyType(
     {
         "wavlm": Bypass(
-            modules=("attention.out_proj",),
+            modules=tuple(f"attention.{name}_proj" for name in ("q", "k", "v", "out")),
             reason="its attention hands out_proj.weight to multi_head_attention_forward",
         ),
         "bloom": Bypass(

@@ -124,7 +124,7 @@ def infer_feed_forward(modules: Modules, block: str, hidden: int) -> str:
     to the hidden size, and another layer leads there (twice as wide if its gate is fused)."""
     _check_width(modules, block, hidden)
     paths = inside(modules, block)
-    if any(_is_expert(path, modules[f"{block}.{path}"]) for path in paths):
+    if any(is_expert(path, modules[f"{block}.{path}"]) for path in paths):
         raise ArchitectureError(
             f"block {block!r} is a mixture of experts, which writes back through many layers at "
             f"once, so no single feed-forward output was found; {BY_HAND}"
@@ -193,7 +193,8 @@ def _configured_size(config: Any) -> int | None:
     return None
 
 
-def _is_expert(path: str, module: nn.Module) -> bool:
+def is_expert(path: str, module: nn.Module) -> bool:
+    """Whether a module is, or holds, the experts of a mixture, by its path or its class."""
     return _any(_EXPERTS, path) or "expert" in type(module).__name__.lower()
 
 

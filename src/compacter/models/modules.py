@@ -30,6 +30,11 @@ def _integer(module: nn.Module, *names: str) -> int | None:
     return None
 
 
+def model_type(module: nn.Module) -> str:
+    """The name of a model's family, as its configuration has it; empty of anything else."""
+    return str(getattr(getattr(module, "config", None), "model_type", ""))
+
+
 def is_called_plainly(module: nn.Module) -> bool:
     """Whether calling the module is calling the forward of its class and nothing else: no hooks, on
     it or on all modules, and no forward of its own, as accelerate gives to modules that it spreads

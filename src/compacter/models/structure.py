@@ -28,11 +28,11 @@ from compacter.models.inference import (
     infer_feed_forward,
     inside,
 )
-from compacter.models.modules import bare_model, base_modules, output_width
+from compacter.models.modules import bare_model, base_modules, model_type, output_width
 
 POSITIONS = ("attention", "feed_forward")
 
-_READ_DIRECTLY = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+READ_DIRECTLY = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules of torch that may read the weights of their children instead of calling them."""
 
 
@@ -68,7 +68,7 @@ def find_blocks(model: nn.Module, positions: Sequence[str] = POSITIONS) -> tuple
             f"a model of type {family!r} cannot be adapted as a whole: {bypass.reason}, so an "
             f"adapter there would never run; {BY_HAND}, leaving out {', '.join(bypass.modules)}"
         )
-    family = _model_type(bare_model(model))
+    family = model_type(bare_model(model))
     if family not in ARCHITECTURES:
         return infer_blocks(model, positions)
     architecture = ARCHITECTURES[family]
@@ -223,7 +223,7 @@ def _check_layer(modules: Modules, path: str) -> None:
             "expected a linear layer (one with out_features, or a Conv1D)"
         )
     parent = modules.get(path.rpartition(".")[0])
-    if isinstance(parent, _READ_DIRECTLY):
+    if isinstance(parent, READ_DIRECTLY):
         raise ArchitectureError(
             f"{path!r} is part of a {type(parent).__name__}, which reads its weight without "
             "calling it, so an adapter there would never run; expected a layer outside of it"
@@ -234,14 +234,10 @@ def _bypasses(modules: Modules) -> dict[str, Bypass]:
     """The bypasses of all models inside the model (a speech encoder in an encoder-decoder)."""
     found: dict[str, Bypass] = {}
     for module in modules.values():
-        family = _model_type(module)
+        family = model_type(module)
         if family in BYPASSES and BYPASSES[family].when(module.config):
             found[family] = BYPASSES[family]
     return found
-
-
-def _model_type(module: nn.Module) -> str:
-    return str(getattr(getattr(module, "config", None), "model_type", ""))
 
 
 def _matches(modules: Modules, name: str, *, is_pattern: bool) -> list[str]:

@@ -52,7 +52,8 @@ class _RmsNorm(torch.autograd.Function):
         if not needs_x:
             return None, weight_grad, None
         along = torch.mv(products, weight).view_as(scale).mul_(scale).mul_(scale)
-        x_grad = torch.mul(arrived, weight, out=products)
+        several = torch._C._functorch.is_legacy_batchedtensor(grad)  # by is_grads_batched
+        x_grad = arrived * weight if several else torch.mul(arrived, weight, out=products)
         x_grad.addcmul_(rows, along, value=-1 / width).mul_(scale)
         return x_grad.view(x.shape), weight_grad, None
 

@@ -151,3 +151,33 @@ def batch_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     if encoded is not None:
         given.append(encoded[0])
     return next((len(value) for value in given if isinstance(value, Tensor)), None)
+
+
+MEDIA = {
+    "pixel_values": "image",
+    "pixel_values_videos": "video",
+    "input_features": "audio",
+    "input_values": "audio",
+}
+
+
+def check_media(config: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Where images or sounds come with texts, each text must have as many: they are computed in a
+    batch of their own, which is shared out among the adapters evenly."""
+    texts = kwargs.get("input_ids", args[0] if args else kwargs.get("inputs_embeds"))
+    for name, kind in MEDIA.items():
+        media = kwargs.get(name)
+        if not isinstance(media, Tensor) or not isinstance(texts, Tensor):
+            continue
+        token = getattr(config, f"{kind}_token_id", getattr(config, f"{kind}_token_index", None))
+        if token is None or texts.is_floating_point():
+            is_even, found = len(media) == len(texts), f"{len(media)} for {len(texts)} rows"
+        else:
+            counts = (texts == token).sum(-1).tolist()
+            is_even, found = len(set(counts)) == 1, f"{kind} tokens in the rows: {counts}"
+        if not is_even:
+            raise AdapterError(
+                f"adapter_names were given with {name} that are not the same number for each row "
+                f"({found}), so that they cannot be shared out among the adapters: call the model "
+                "for each adapter alone"
+            )

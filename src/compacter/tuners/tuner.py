@@ -19,13 +19,18 @@ from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from compacter.errors import AdapterError
-from compacter.models import base_modules, count_loss_once, output_layer
-from compacter.models.architectures import SEQUENCE_FIRST
+from compacter.models import (
+    base_modules,
+    beside_the_text,
+    count_loss_once,
+    obstacle,
+    output_layer,
+)
 from compacter.tuners.config import AdapterConfig
 from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
 from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
 from compacter.tuners.names import check_adapter_name, parts_of_paths
-from compacter.tuners.rows import BASE, Rows, batch_size, check_names, head_rows
+from compacter.tuners.rows import BASE, Rows, batch_size, check_media, check_names, head_rows
 
 
 @dataclass
@@ -62,6 +67,9 @@ class Tuner(BaseTuner):
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}
     shared_kinds: ClassVar[tuple[str, ...]]
     output_layer_cls: ClassVar[type[TunerLayer]] = TunerLayer
+    _mixing: tuple[str | None, list[str]] | None = None
+    """What keeps rows from having different adapters, and places that images may pass; None: not
+    looked for yet."""
     one_adapter_only: ClassVar[str] = ""
     """Why all rows of a batch must belong to one adapter, if they must."""
 
@@ -99,6 +107,7 @@ class Tuner(BaseTuner):
             raise
         super().inject_adapter(model, adapter_name, *args, **kwargs)
         self.places = dict(_places(model))
+        self._mixing = None
         count_loss_once(model)
 
     def _check_fit(self, model: nn.Module, config: AdapterConfig) -> None:
@@ -202,6 +211,9 @@ class Tuner(BaseTuner):
         shared = self._check_rows()
         batch = batch_size(args, kwargs)
         names = check_names(names, self.peft_config, batch)
+        assert self._mixing is not None
+        if self._mixing[1]:
+            check_media(getattr(self.model, "config", None), args, kwargs)
         rows = Rows(names, {n: self._alike(n) for n in names if n != BASE})
         hooks = [
             head.register_forward_hook(partial(_mix_head, shared, rows), with_kwargs=True)
@@ -234,13 +246,13 @@ class Tuner(BaseTuner):
                 f"adapter_names were given, but the adapter {shared.merged_adapters[0]!r} is "
                 "merged into the base model, for all rows; call unmerge_adapter() first"
             )
-        family = getattr(getattr(self.model, "config", None), "model_type", "")
-        turned = [p for p in self.places if p.endswith(SEQUENCE_FIRST.get(family, ()))]
-        if turned:
+        if self._mixing is None:
+            places = [path for path in self.places if path != SharedParameters.NAME]
+            self._mixing = obstacle(self.model, places), beside_the_text(self.model, places)
+        if self._mixing[0] is not None:
             raise AdapterError(
-                f"adapter_names were given, but a model of type {family!r} calls {turned[0]} with "
-                "(length, batch, width), where rows of different adapters cannot be told apart: "
-                "call it for each adapter alone"
+                f"adapter_names were given, but {self._mixing[0]}, where rows of different "
+                "adapters cannot be told apart: call the model for each adapter alone"
             )
         return shared
 

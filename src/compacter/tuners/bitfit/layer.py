@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from compacter.errors import AdapterError
 from compacter.models import is_layer_norm, output_width
 from compacter.tuners.bitfit.config import BitFitConfig
 from compacter.tuners.layers import SharedParameters, TunerLayer
@@ -61,6 +64,22 @@ class BitFitLayer(TunerLayer):
         if not isinstance(self.base_layer, CHANNELS_FIRST):
             return super()._adapt_groups(rows, output)
         return super()._adapt_groups(rows, output.movedim(1, -1)).movedim(-1, 1)
+
+    @property
+    def bias(self) -> Tensor:
+        """With the learned one, for models that read it instead of calling the module (WavLM's
+        attention, torch's TransformerEncoderLayer)."""
+        bias = cast(Tensor, self.base_layer.bias)
+        adapter = self.shared.active
+        if bias is None or adapter is None or adapter not in self.bitfit_bias:
+            return bias
+        if self.shared.here.rows is not None:
+            raise AdapterError(
+                "adapter_names were given, but the model reads the bias of a module instead of "
+                "calling it, once for all rows: call it for each adapter alone"
+            )
+        learned: Tensor = self.bitfit_bias[adapter]
+        return bias + learned.to(bias)
 
     def merge_into_base(self, adapter: str) -> None:
         super().merge_into_base(adapter)

@@ -135,6 +135,7 @@ class BottleneckLayer(TunerLayer):
             self.built = None  # what is compiled may be a training step, which is not seen
             return None
         if torch._C._len_torch_dispatch_stack():  # selective checkpointing: a block stands alone
+            self.built = None
             return None
         if built is not None and built.adapter == adapter and built.take():
             return built

@@ -74,7 +74,8 @@ class IntrinsicLayer(TunerLayer):
         """For modules of which it is not known what they do with their weights."""
         names = self.moves[adapter].tensors
         is_small = all(self._parameter(name).dim() < 2 for name in names)
-        if is_small or not torch.is_grad_enabled():
+        changes_a_cache = any("Cache" in type(x).__name__ for x in (*args, *kwargs.values()))
+        if is_small or changes_a_cache or not torch.is_grad_enabled():
             return self._forward_moved(adapter, *args, **kwargs)
         output: Tensor = checkpoint(
             self._forward_moved, adapter, *args, use_reentrant=False, **kwargs
@@ -91,14 +92,21 @@ class IntrinsicLayer(TunerLayer):
 
     @property
     def weight(self) -> Tensor:
-        """The moved weight for models that read the weight of an embedding instead of calling it
-        (DeBERTa's relative positions). Others are only asked for their dtype (T5's wo), for which
-        the projection would be wasted."""
+        """The moved weight, for models that read it instead of calling the module (DeBERTa's
+        relative positions, WavLM's attention, Mamba)."""
+        return self._read("weight")
+
+    @property
+    def bias(self) -> Tensor:
+        return self._read("bias")
+
+    def _read(self, name: str) -> Tensor:
+        """T5 asks wo, in every pass, for the dtype of its weight alone."""
         adapter = self.shared.active
-        is_read = isinstance(self.base_layer, nn.Embedding)
-        if is_read and adapter is not None and adapter in self.moves:
-            return self._moved("weight", adapter)
-        return cast(Tensor, self.base_layer.weight)
+        tensors = self.moves[adapter].tensors if adapter in self.moves else {}
+        if adapter is None or name not in tensors or tensors[name].name.endswith(".wo.weight"):
+            return cast(Tensor, getattr(self.base_layer, name))
+        return self._moved(name, adapter)
 
     def _moved(self, name: str, adapter: str) -> Tensor:
         return moved(self._parameter(name), *self._projection(name, adapter))

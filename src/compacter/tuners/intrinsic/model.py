@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from compacter.errors import ArchitectureError, SettingError
-from compacter.models import base_modules
+from compacter.models import READ_DIRECTLY, base_modules
 from compacter.nn import Fastfood
 from compacter.tuners.intrinsic.config import IntrinsicSAIDConfig
 from compacter.tuners.intrinsic.layer import IntrinsicLayer, MovedTensor, Moves
@@ -93,7 +93,7 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
     for path, module in base_modules(model).items():
         if any(path.startswith(f"{outer}.") for outer in opaque):
             continue
-        is_opaque = isinstance(module, nn.MultiheadAttention)  # reads its children's weights
+        is_opaque = isinstance(module, READ_DIRECTLY)
         if is_opaque:
             opaque.append(path)
         for name, parameter in module.named_parameters(recurse=is_opaque):

@@ -1,0 +1,54 @@
+"""What keeps the rows of one batch from having different adapters: modules that are called with
+something else than the rows in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import nn
+
+from compacter.models.architectures import SEQUENCE_FIRST
+from compacter.models.inference import is_expert
+from compacter.models.modules import model_type
+
+
+def obstacle(model: nn.Module, paths: Iterable[str]) -> str | None:
+    """Why rows cannot be told apart at one of these paths, if so. The models inside the model count
+    too (a Longformer in an encoder-decoder)."""
+    for path in paths:
+        for part, holder in _holders(model, path):
+            family = model_type(holder)
+            if path.endswith(SEQUENCE_FIRST.get(family, ())):
+                return f"a model of type {family!r} calls {path} with (length, batch, width)"
+            if is_expert(part, holder):
+                return f"{path} belongs to an expert, which is called with the tokens sent to it"
+    return None
+
+
+def beside_the_text(model: nn.Module, paths: Iterable[str]) -> list[str]:
+    """Those of the paths where a model of text and images, or of text and sound, may compute the
+    latter, of which a row of text can have any number: all but the decoder and the output layer."""
+    texts = [_result(model, "get_decoder"), _result(model, "get_output_embeddings")]
+    return [
+        path
+        for path in paths
+        if not any(holder in texts for _, holder in _holders(model, path) if holder is not model)
+    ]
+
+
+def _holders(model: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """The model, and every module on the way to the path and at its end, with its name there."""
+    module = model
+    yield "", module
+    for part in path.split("."):
+        module = module.get_submodule(part)
+        yield part, module
+
+
+def _result(model: nn.Module, name: str) -> nn.Module | None:
+    method = getattr(model, name, None)
+    try:
+        found = method() if callable(method) else None
+    except (AttributeError, NotImplementedError):
+        return None
+    return found if isinstance(found, nn.Module) else None
