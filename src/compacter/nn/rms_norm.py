@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from compacter.nn.watched import is_watched
 
+_layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x and w are of one dtype; w is in R^d, or there is one for each row of a batch."""
@@ -37,7 +39,8 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """With r the scale of a row: dw = sum of r g x over the rows, and
-        dx = r (w g - x r^2 <g x, w> / d)."""
+        dx = r (w g - r^2 x <w g, x> / d). Torch's LayerNorm goes back by one operation; told that
+        the mean of a row is 0, it finds the same but for the mean of w g, which it takes away."""
         x, weight, scale = ctx.saved_tensors
         needs_x, needs_weight, _ = ctx.needs_input_grad
         if torch.is_grad_enabled():  # gradients of gradients are wanted
@@ -45,17 +48,20 @@ class _RmsNorm(torch.autograd.Function):
             needed = [t for t, is_so in ((x, needs_x), (weight, needs_weight)) if is_so]
             found = iter(torch.autograd.grad(output, needed, grad, create_graph=True))
             return next(found) if needs_x else None, next(found) if needs_weight else None, None
-        width = x.shape[-1]
-        rows, arrived, scale = (t.reshape(-1, t.shape[-1]) for t in (x, grad, scale))
-        products = arrived * rows
-        weight_grad = torch.mv(products.t(), scale.view(-1)) if needs_weight else None
-        if not needs_x:
-            return None, weight_grad, None
-        along = torch.mv(products, weight).view_as(scale).mul_(scale).mul_(scale)
-        several = torch._C._functorch.is_legacy_batchedtensor(grad)  # by is_grads_batched
-        x_grad = arrived * weight if several else torch.mul(arrived, weight, out=products)
-        x_grad.addcmul_(rows, along, value=-1 / width).mul_(scale)
-        return x_grad.view(x.shape), weight_grad, None
+        x_grad, weight_grad, _ = _layer_norm_backward(
+            grad,
+            x,
+            weight.shape,
+            torch.zeros_like(scale),
+            scale,
+            weight,
+            None,
+            (needs_x, needs_weight, False),
+        )
+        if needs_x:
+            sums = torch.mv(grad.reshape(-1, len(weight)), weight).view_as(scale)
+            x_grad.add_(sums.mul_(scale), alpha=1 / len(weight))
+        return x_grad, weight_grad, None
 
 
 def rms_epsilon(norm: nn.Module) -> float | None:
