@@ -10,70 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import transformers
-from peft import PeftModel, get_peft_model
-from torch import Tensor, nn
+from mixing import BASE, adapted, alone, check_rows, config_of, row
+from peft import PeftModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import compacter
-from adapting import ADAPTER_METHODS, SMALL_ENOUGH, attach_tiny, inputs_of, logits, save, scramble
+from adapting import ADAPTER_METHODS, attach_tiny, inputs_of, logits, save, scramble
 from compacter import BitFitConfig, CompacterConfig
 from compacter.errors import AdapterError
 from tiny_models import TINY
-
-BASE = "__base__"
-
-
-def adapted(family, configs, base=None):
-    """A model with an adapter for each configuration, each different from the others."""
-    torch.manual_seed(1)
-    names = list(configs)
-    model = get_peft_model(base or TINY[family](), configs[names[0]], adapter_name=names[0])
-    for name in names[1:]:
-        model.add_adapter(name, configs[name])
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if set(name.split(".")) & set(names):
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.add_((0.2 * noise).to(parameter.dtype))
-    return model.eval()
-
-
-def config_of(family, method, **settings):
-    """The configuration by which a method is attached, for further adapters."""
-    settings = {**SMALL_ENOUGH.get(method, {}), **settings}
-    model = compacter.attach(TINY[family](), method, **settings)
-    return lambda: type(model.peft_config["default"])(
-        **{
-            name: value
-            for name, value in model.peft_config["default"].to_dict().items()
-            if name not in ("peft_type", "auto_mapping", "peft_version", "tensor_digest")
-        }
-    )
-
-
-def alone(model, name, run):
-    if name == BASE:
-        with model.disable_adapter():
-            return run()
-    model.set_adapter(name)
-    return run()
-
-
-def row(inputs, index):
-    return {key: value[index : index + 1] for key, value in inputs.items()}
-
-
-def check_rows(model, names, inputs, tolerance=1e-5):
-    found = logits(model, **inputs, adapter_names=names)
-    active = model.active_adapter
-    for index, name in enumerate(names):
-        one = row(inputs, index)
-        expected = alone(model, name, lambda one=one: logits(model, **one))
-        scale = max(1.0, expected.abs().max().item())
-        difference = (found[index : index + 1] - expected).abs().max() / scale
-        assert difference <= tolerance, (name, difference)
-    model.set_adapter(active)
 
 
 @pytest.mark.parametrize("method", [*ADAPTER_METHODS, "bitfit"])
@@ -277,34 +222,6 @@ def test_adapters_are_stacked_not_looped_over():
     assert operations([f"task-{i}" for i in range(8)]) <= few
 
 
-@pytest.mark.parametrize(
-    ("family", "call"), [("t5", "forward"), ("t5", "generate"), ("bert", "forward")]
-)
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (
-            ["one", "nope"],
-            r"adapter_names has 'nope', which is no adapter .* expected 'one', 'two'",
-        ),
-        (["one"], "adapter_names has 1 names for a batch of 2 rows; expected one each"),
-        (["one", "two", "one", "two"], "has 4 names for a batch of 2 rows"),
-        ([], "expected a list with one name for each row"),
-        ("one", "expected a list with one name for each row"),
-    ],
-)
-def test_names_that_do_not_fit_the_batch(family, call, names, message):
-    model = compacter.attach(TINY[family](), "compacter", adapter_name="one").eval()
-    model.add_adapter("two", CompacterConfig(task_type=model.peft_config["one"].task_type))
-    inputs = inputs_of(family)
-    before = logits(model, **inputs)
-    run = model.forward if call == "forward" else model.generate
-    batch = inputs if call == "forward" else {"input_ids": inputs["input_ids"]}
-    with pytest.raises(AdapterError, match=message):
-        run(**batch, adapter_names=names)
-    assert torch.equal(logits(model, **inputs), before)
-
-
 def test_an_error_inside_leaves_no_rows_behind():
     model = adapted("t5", {"one": CompacterConfig(), "two": CompacterConfig()})
     inputs = inputs_of("t5")
@@ -359,135 +276,3 @@ def test_a_copy_made_while_a_batch_is_mixed():
     hook.remove()
     for clone in (*copies, pickle.loads(pickle.dumps(model))):
         torch.testing.assert_close(logits(clone, **inputs), logits(model, **inputs))
-
-
-def test_what_cannot_be_mixed_is_refused():
-    inputs = inputs_of("t5")
-    model = attach_tiny("t5", "intrinsic-said")
-    with pytest.raises(AdapterError, match="moves every weight of the model"):
-        model(**inputs, adapter_names=["default", BASE])
-    model = attach_tiny("t5", "compacter").train()
-    with pytest.raises(AdapterError, match=r"in training mode.*call model.eval\(\)"):
-        model(**inputs, adapter_names=["default", BASE])
-    model = attach_tiny("gpt2", "bitfit")
-    model.merge_adapter()
-    with pytest.raises(AdapterError, match="is merged into the base model, for all rows"):
-        model(**inputs_of("gpt2"), adapter_names=["default", BASE])
-
-
-XLNET = transformers.XLNetConfig(vocab_size=64, d_model=32, n_layer=2, n_head=4, d_inner=64)
-LONGFORMER = transformers.LongformerConfig(
-    vocab_size=64,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    intermediate_size=64,
-    attention_window=4,
-    max_position_embeddings=64,
-)
-
-
-@pytest.mark.parametrize(
-    ("base", "config"),
-    [
-        (lambda: transformers.XLNetLMHeadModel(XLNET), BitFitConfig),
-        (
-            lambda: transformers.XLNetLMHeadModel(XLNET),
-            lambda: CompacterConfig(positions=("feed_forward",)),
-        ),
-        (lambda: transformers.LongformerForMaskedLM(LONGFORMER), BitFitConfig),
-    ],
-)
-def test_modules_that_see_the_length_first_are_refused(base, config):
-    """The length is a multiple of the batch, so that shapes do not tell."""
-    model = adapted("", {"one": config(), "two": config()}, base())
-    with pytest.raises(AdapterError, match=r"calls .* with \(length, batch, width\)"):
-        model(input_ids=torch.arange(8, 24).reshape(2, 8), adapter_names=["one", "two"])
-
-
-def longformer_with_a_decoder():
-    decoder = transformers.BertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=64,
-        is_decoder=True,
-        add_cross_attention=True,
-    )
-    return transformers.EncoderDecoderModel(
-        encoder=transformers.LongformerModel(LONGFORMER),
-        decoder=transformers.BertLMHeadModel(decoder),
-    )
-
-
-def mixture_of_experts():
-    return transformers.NllbMoeForConditionalGeneration(
-        transformers.NllbMoeConfig(
-            vocab_size=64,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            num_experts=2,
-            encoder_sparse_step=2,
-            decoder_sparse_step=2,
-            expert_capacity=64,
-        )
-    )
-
-
-@pytest.mark.parametrize(
-    ("base", "message"),
-    [
-        (longformer_with_a_decoder, r"'longformer' calls encoder.* with \(length, batch, width\)"),
-        (mixture_of_experts, "belongs to an expert, which is called with the tokens sent to it"),
-    ],
-)
-def test_parts_of_a_model_that_see_no_rows_are_refused(base, message):
-    model = adapted("", {"one": BitFitConfig(), "two": BitFitConfig()}, base())
-    ids = torch.arange(8, 24).reshape(2, 8)
-    with pytest.raises(AdapterError, match=message):
-        model(input_ids=ids, decoder_input_ids=ids[:, :4], adapter_names=["one", "two"])
-
-
-def with_images(first: int, second: int) -> dict[str, Tensor]:
-    """Two rows for the tiny Gemma 3 with so many images, and their image tokens."""
-    image = [94, *[95] * 4, 93]
-    rows = [image * count + list(range(7, 7 + 6 * (2 - count))) for count in (first, second)]
-    ids, pixels = torch.tensor(rows), torch.randn(first + second, 3, 16, 16)
-    return {"input_ids": ids, "token_type_ids": (ids == 95).long(), "pixel_values": pixels}
-
-
-def test_images_are_shared_out_among_the_adapters_where_every_row_has_as_many():
-    base = TINY["gemma3"]()
-    torch.manual_seed(0)
-    nn.init.normal_(base.model.multi_modal_projector.mm_input_projection_weight, std=0.5)
-    model = adapted("gemma3", {"one": CompacterConfig(), "two": CompacterConfig()}, base)
-    check_rows(model, ["one", "two"], with_images(1, 1))
-    with pytest.raises(AdapterError, match=r"not the same number .*rows: \[8, 0\]"):
-        model(**with_images(2, 0), adapter_names=["one", "two"])
-    text = CompacterConfig(train_layer_norms=False)
-    model = adapted("gemma3", {"one": text, "two": text})
-    model(**with_images(2, 0), adapter_names=["one", "two"])  # images pass no adapter
-
-
-def test_of_a_longformer_only_what_sees_the_length_first_is_refused():
-    torch.manual_seed(0)
-    base = transformers.LongformerForMaskedLM(LONGFORMER).eval()
-    model = adapted("", {"one": CompacterConfig(), "two": CompacterConfig()}, base)
-    ids = torch.arange(8, 24).reshape(2, 8)
-    check_rows(model, ["one", "two"], {"input_ids": ids})
-
-
-def test_norms_over_tables_of_positions_are_refused():
-    """DeBERTa normalises its relative positions, once for all rows."""
-    base = TINY["deberta-v2"]()
-    base.config.norm_rel_ebd = "layer_norm"
-    base = type(base)(base.config).eval()
-    model = adapted("deberta-v2", {"one": CompacterConfig(), "two": CompacterConfig()}, base)
-    with pytest.raises(AdapterError, match="computes something for all rows at once"):
-        logits(model, **inputs_of("deberta-v2"), adapter_names=["one", "two"])
