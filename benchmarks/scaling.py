@@ -1,6 +1,6 @@
 """How the cost of Compacter grows with layers, width, length, n, rank and bottleneck.
 
-    python benchmarks/scaling.py --output scaling           # scaling.json and scaling.svg in there
+    python benchmarks/scaling.py --output scaling           # scaling.json, .md and .svg in there
     python benchmarks/scaling.py --quick --output scaling   # small models, to try the script
 
 One setting is changed at a time, from a T5 of six layers and width 512, batch 8 x 128. Costs are a
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ RANGES = {
 }
 
 
+@cache  # every range has the point where nothing is changed
 def measure(point: Point, rounds: int) -> dict[str, Any]:
     """Of each method: the time's ratio, and the bytes saved beyond the reference's."""
     bare = point.bare()
@@ -90,6 +92,19 @@ def measure(point: Point, rounds: int) -> dict[str, Any]:
             "saved_bytes": saved[name] - saved[REFERENCE],
         }
     return {**asdict(point), "reference_seconds": times[REFERENCE].median, "methods": found}
+
+
+def markdown(results: dict[str, list[dict[str, Any]]]) -> str:
+    """A row for each point: the times' ratios, then the megabytes saved."""
+    columns = [f"{name}, {what}" for what in ("step", "MB") for name in METHODS]
+    lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
+    for axis, points in results.items():
+        for point in points:
+            found = [point["methods"][name] for name in METHODS]
+            cells = [f"{method['ratio_of_medians']:.3f}" for method in found]
+            cells += [f"{method['saved_bytes'] / 1e6:.2f}" for method in found]
+            lines.append(f"| {axis} {point[axis]} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
@@ -134,8 +149,9 @@ def main() -> None:
     machine = {"threads": torch.get_num_threads(), "torch": torch.__version__}
     text = json.dumps({"machine": machine, "ranges": results}, indent=1)
     (arguments.output / "scaling.json").write_text(text + "\n", encoding="utf-8")
+    (arguments.output / "scaling.md").write_text(markdown(results), encoding="utf-8")
     plot(results, arguments.output / "scaling.svg")
-    print(f"wrote scaling.json and scaling.svg to {arguments.output}")
+    print(f"wrote scaling.json, scaling.md and scaling.svg to {arguments.output}")
 
 
 if __name__ == "__main__":

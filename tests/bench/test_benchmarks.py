@@ -185,6 +185,10 @@ def test_scaling_measures_each_point(script: Any, tmp_path: Path):
     assert found["methods"]["adapter"]["saved_bytes"] > 0
     scaling.plot({"layers": [found]}, tmp_path / "scaling.svg")
     assert "compacter++" in (tmp_path / "scaling.svg").read_text(encoding="utf-8")
+    row = scaling.markdown({"layers": [found]}).splitlines()[-1].split(" | ")
+    assert row[0] == "| layers 1"
+    assert float(row[4]) == round(found["methods"]["adapter"]["saved_bytes"] / 1e6, 2)
+    assert scaling.measure(point, rounds=1) is found
     with pytest.raises(TypeError):
         scaling.Point(depth=3)
 
