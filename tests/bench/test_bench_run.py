@@ -206,6 +206,9 @@ def test_two_batch_sizes_that_are_not_one(batch: int):
         ("t5", {"device": "abacus"}, BenchError, "'abacus' cannot be used .*; expected cpu"),
         ("vit", {}, BenchError, "a ViTForImageClassification, which has no loss over text"),
         ("bert", {"length": 65}, BenchError, "65 tokens do not fit the model, which has 64"),
+        ("gpt2", {"length": 60, "new_tokens": 6}, BenchError, "60 tokens, with 6 new ones, do not"),
+        ("bart", {"target_length": 65}, BenchError, "targets of 65 tokens do not fit"),
+        ("bart", {"new_tokens": 65}, BenchError, "65 new tokens do not fit the model, which has"),
         ("roberta", {"length": 64}, BenchError, "64 tokens do not fit the model, which has 63"),
         (
             "bert",

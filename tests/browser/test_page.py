@@ -144,6 +144,9 @@ def test_a_run_opens_its_recipe_and_curves(opened: Opened) -> None:
     assert button.get_attribute("aria-expanded") == "true"
     button.click()
     assert detail.count() == 0
+    button.click()
+    page.locator("#runs thead button").nth(1).click()
+    assert (detail.count(), button.get_attribute("aria-expanded")) == (0, "false")
 
 
 def test_user_text_is_text(opened: Opened) -> None:

@@ -180,6 +180,28 @@ def test_flags_hold_for_all_blocks():
         assert Grid.make(some.plain()).check() == some.check()
 
 
+def test_blocks_keep_their_own_of_the_tasks_and_methods_asked_for():
+    blocks = [
+        {"task": ["rte"], "warmup_steps": [0, 50]},
+        {"task": ["rte", "cola"], "method": ["full"], "learning_rate": [1e-4]},
+    ]
+    made = Grid.make({"task": "mrpc", "method": "compacter", "axes": [*blocks, {"seed": [1, 2]}]})
+
+    def runs(**axes):
+        return [(r.task, r.method, r.seed) for r in made.with_axes(axes).recipes()]
+
+    assert runs(task=["rte"]) == [*[("rte", "compacter", 42)] * 2, ("rte", "full", 42)]
+    assert runs(task=["cola"], method=["full"]) == [("cola", "full", 42)]
+    assert runs(method=["compacter"]) == [
+        *[("rte", "compacter", 42)] * 2,
+        *[("mrpc", "compacter", seed) for seed in (1, 2)],
+    ]
+    assert {task for task, _, _ in runs(task=["sst2"])} == {"sst2"}  # none has it: all are changed
+    assert len(runs(seed=[1, 2])) == 2 * (2 + 2 + 1)
+    with pytest.raises(ExperimentError, match="task='sst2' is in no block of the grid, unlike"):
+        runs(task=["rte", "sst2"])
+
+
 def test_labels_tell_runs_apart():
     made = grid(method=["full", "compacter"], bottleneck=[8, 16], seed=[1])
     assert [label(made, recipe) for recipe in made.recipes()] == [

@@ -89,4 +89,23 @@ def test_no_cluster_at_an_address(address):
 def test_shares_that_do_not_fit(engine):
     with pytest.raises(ExperimentError, match="cpus=0 and gpus=0 do not fit"):
         Ray(cpus=0)
+    with pytest.raises(ExperimentError, match="above 1, Ray takes whole numbers"):
+        Ray(cpus=1.5)
     assert engine.slots >= 1
+
+
+def test_a_share_must_fit_one_machine(engine, monkeypatch):
+    machines = [{"CPU": 4.0}, {"CPU": 4.0}, {"CPU": 2.0, "GPU": 1.0}]
+    nodes = [{"Alive": True, "Resources": m} for m in machines]
+    nodes.append({"Alive": False, "Resources": {"CPU": 64.0}})
+    closed = []
+    monkeypatch.setattr(engine.ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(engine, "close", lambda: closed.append(True))
+    monkeypatch.setattr(engine, "share", {"CPU": 2.0, "GPU": 0})
+    engine._check_share()
+    assert engine.slots == 2 + 2 + 1
+    for share in ({"CPU": 8.0, "GPU": 0}, {"CPU": 4.0, "GPU": 1.0}):
+        monkeypatch.setattr(engine, "share", share)
+        with pytest.raises(ExperimentError, match="no machine of the Ray cluster has as much"):
+            engine._check_share()
+    assert len(closed) == 2

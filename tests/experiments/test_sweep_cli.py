@@ -203,6 +203,8 @@ BAD: dict[str, tuple[list[str], str]] = {
     "axis of wrong values": (["--axis", "seed=a"], "seed='a' does not fit"),
     "value out of range": (["--axis", "epochs=1,0"], "epochs=0 does not fit"),
     "axis and value": (["--axis", "seed=1,2", "--seed", "3"], "seed is given once and as an axis"),
+    "axis twice": (["--axis", "n=4", "--axis", "n=8"], "the axis n is given twice; expected all"),
+    "tasks twice": (["--axis", "task=rte", "--tasks", "cola"], "the axis task is given twice"),
     "unknown method": (["--methods", "full,compactor"], "there is no method 'compactor'"),
     "unknown task": (["--tasks", "rtee"], "rtee"),
     "unknown engine": (["glue", "--engine", "rey"], "engine 'rey' is unknown; choose one of local"),

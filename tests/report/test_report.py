@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import html
+import itertools
 import json
 import random
 import re
@@ -111,6 +112,24 @@ def test_best_of_seeds_is_chosen_on_validation_and_marked(tmp_path: Path) -> Non
     assert (cell.text, cell.marks, cell.deviation) == ("60.00", BEST_OF, None)
     mean = table_of(contents(tmp_path), name).rows[0][2]
     assert (mean.text, mean.marks) == ("75.00", "")
+
+
+def test_best_of_seeds_is_said_wherever_it_is_shown(tmp_path: Path) -> None:
+    for task, size, seed in itertools.product(("rte", "sst2"), (100, 500), (1, 2)):
+        scores = {"accuracy": 40.0 * seed}
+        name = f"{task}-{size}-{seed}"
+        make_run(tmp_path / name, task=task, seed=seed, max_train_samples=size, test=scores)
+    for best_of_seeds, score, mark in ((True, 80.0, BEST_OF), (False, 60.0, "")):
+        content = contents(tmp_path, best_of_seeds=best_of_seeds)
+        average = table_of(content, "glue-builtin-minilm-scores").rows[0][-1]
+        by_rows = table_of(content, "glue-builtin-minilm-by-rows")
+        for cell in (average, *(cell for row in by_rows.rows for cell in row[2:])):
+            assert (cell.value, cell.marks) == (score, mark)
+        drawn = [f.caption for f in content.figures if "-rows-" in f.name or "-curve-" in f.name]
+        assert len(drawn) == 3 + 2
+        for caption in (by_rows.caption, *drawn):
+            assert ("The best of several seeds" in caption) == best_of_seeds
+            assert ("Mean over seeds" in caption) != best_of_seeds
 
 
 def test_a_table_by_n_where_there_are_several(tmp_path: Path) -> None:
@@ -248,6 +267,15 @@ def test_csv_holds_plain_numbers(study: tuple[Path, Content]) -> None:
     assert 0 < p <= 1
     settings = study[0].parent / "tables" / "glue-t5-base-settings.csv"
     assert next(csv.DictReader(settings.open(encoding="utf-8")))["Learning rate paper"] == "0.0003"
+
+
+def test_whole_numbers_in_csv_keep_all_digits(tmp_path: Path) -> None:
+    for seed in (123456788, 123456789):
+        make_run(tmp_path / str(seed), seed=seed, changed={"trainable": 222_903_552})
+    tables = write_report(tmp_path)[0].parent / "tables"
+    for name, number in (("runs", "123456789"), ("builtin-builtin-minilm-efficiency", "222903552")):
+        with (tables / f"{name}.csv").open(encoding="utf-8") as file:
+            assert number in list(csv.reader(file))[-1]
 
 
 def test_markdown_and_latex_hold_the_same_cells(study: tuple[Path, Content]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reading import contents
+from reading import contents, table_of
 
 from compacter.report.content import make_content
 from compacter.report.runs import Found, Run, read_folder
@@ -172,11 +172,19 @@ def test_a_rate_is_chosen_once_for_all_numbers_of_rows(tmp_path: Path) -> None:
     assert [run.id for run in small.runs["rte"]] == ["100-0.001"]
 
 
-def test_a_rate_of_the_main_table_goes_before_one_of_few_rows(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        make_run(tmp_path / str(seed), max_train_samples=10, learning_rate=1e-2, seed=seed)
-    make_run(tmp_path / "all", learning_rate=1e-3)
-    assert one_choice(tmp_path) == (1e-3, ["all"])
+def test_runs_on_few_rows_do_not_choose_the_rate_of_the_main_table(tmp_path: Path) -> None:
+    for rate, score in ((1e-3, 90.0), (1e-2, 80.0)):
+        scores = {"accuracy": score}
+        make_run(tmp_path / f"all-{rate}", task="rte", learning_rate=rate, test=scores)
+    for rows in (100, 500):
+        scores = {"accuracy": rows / 10}
+        settings = {"max_train_samples": rows, "learning_rate": 1e-2}
+        make_run(tmp_path / str(rows), task="rte", test=scores, **settings)  # type: ignore[arg-type]
+    content = contents(tmp_path)
+    (row,) = table_of(content, "glue-builtin-minilm-scores").rows
+    assert row[2].value == 90.0
+    (row,) = table_of(content, "glue-builtin-minilm-by-rows").rows
+    assert [cell.value for cell in row[2:]] == [10.0, 50.0]
 
 
 @dataclass(frozen=True)

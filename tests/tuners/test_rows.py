@@ -177,6 +177,33 @@ def test_the_active_adapter_does_not_matter_and_stays():
     assert torch.equal(logits(model, **inputs), before)
 
 
+def test_disabled_adapters_stay_disabled():
+    model = adapted("t5", {"one": CompacterConfig(), "two": CompacterConfig()})
+    inputs = inputs_of("t5")
+    model.base_model.disable_adapter_layers()
+    expected = logits(TINY["t5"](), **inputs)
+    assert torch.equal(logits(model, **inputs, adapter_names=["one", "two"]), expected)
+    model.base_model.enable_adapter_layers()
+    check_rows(model, ["one", "two"], inputs)
+
+
+@pytest.mark.parametrize("method", ["compacter", "bitfit"])
+def test_norms_of_each_attention_head(method):
+    """Their weights are matrices."""
+    settings = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    base = transformers.CohereForCausalLM(
+        transformers.CohereConfig(
+            vocab_size=96, hidden_size=32, intermediate_size=48, use_qk_norm=True, **settings
+        )
+    )
+    config = {"compacter": CompacterConfig, "bitfit": BitFitConfig}[method]
+    model = adapted("", {"one": config(), "two": config()}, base)
+    check_rows(model, ["two", BASE, "one"], {"input_ids": torch.arange(7, 22).reshape(3, 5)})
+    shapes = {tuple(p.shape) for n, p in model.named_parameters() if "q_norm" in n}
+    assert (4, 8) in shapes
+
+
 def test_gradients_reach_the_adapters_of_the_rows():
     model = adapted("t5", {"one": CompacterConfig(), "two": CompacterConfig()})
     inputs = inputs_of("t5")

@@ -255,8 +255,13 @@ def test_a_trace_can_be_saved(method, tmp_path):
             return self.model.encoder(input_ids=ids).last_hidden_state
 
     encoder = Encoder()
-    torch.jit.trace(encoder, (ids,), check_trace=False).save(tmp_path / "trace.pt")
+    with torch.no_grad():
+        encoder(ids)  # which keeps what it has built
+    trace = torch.jit.trace(encoder, (ids,), check_trace=False)
+    trace.save(tmp_path / "trace.pt")
     torch.testing.assert_close(torch.jit.load(tmp_path / "trace.pt")(ids), encoder(ids))
+    scramble(model)
+    torch.testing.assert_close(trace(ids), encoder(ids))  # nothing became a constant
 
 
 def test_intrinsic_said_keeps_no_projected_weight_for_the_backward_pass():

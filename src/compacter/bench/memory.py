@@ -125,9 +125,15 @@ def count_step(
     return Memory(weight_bytes(model), gradients, optimizer_bytes(optimizer), activations)
 
 
+def tensor_bytes(model: nn.Module) -> int:
+    """Of parameters and buffers."""
+    return _bytes(_state_of(model))
+
+
 def weight_bytes(model: nn.Module) -> int:
+    """The same, and what layers keep beside them on the CPU."""
     kept: int = sum(getattr(module, "kept_bytes", 0) for module in model.modules())
-    return _bytes(_state_of(model)) + kept
+    return tensor_bytes(model) + kept
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer) -> int:

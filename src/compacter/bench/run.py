@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from compacter.bench.memory import Memory, MemoryLine, count_step, optimizer_bytes, weight_bytes
+from compacter.bench.memory import Memory, MemoryLine, count_step, optimizer_bytes, tensor_bytes
 from compacter.bench.report import REFERENCE, Report, Row
 from compacter.bench.timing import take_turns
 from compacter.bench.work import (
@@ -104,7 +104,7 @@ def measure(
     """Memory first, which is counted and takes no turns, then time."""
     bones = skeleton(settings.model, head=settings.head)
     check_measurable(bones, settings.model)
-    check_positions(bones, settings.length, 0)
+    check_positions(bones, settings.length, settings.target_length, settings.new_tokens)
     left_out: dict[str, str] = {}
     counts = _counts(bones, settings, left_out)
     bare = random_model(settings.model, head=settings.head).to(_device(settings.device))
@@ -178,7 +178,8 @@ def _counts(bones: nn.Module, settings: BenchSettings, left_out: dict[str, str])
         try:
             if METHODS[name].family == "prompt":
                 prompt = own.get("num_tokens", DEFAULT_NUM_TOKENS)
-                check_positions(bones, settings.length, prompt)
+                lengths = (settings.length, settings.target_length, settings.new_tokens)
+                check_positions(bones, *lengths, prompt)
             counts.append(count(bones, name, **own))
         except CompacterError as error:
             if name in settings.methods:
@@ -224,7 +225,7 @@ def _cuda_peak(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Any) 
     torch.cuda.reset_peak_memory_stats()
     training_step(model, optimizer, inputs)()
     risen = torch.cuda.max_memory_allocated() - before
-    return risen + weight_bytes(model) + optimizer_bytes(optimizer)
+    return risen + tensor_bytes(model) + optimizer_bytes(optimizer)
 
 
 def _check_budget(subjects: list[_Subject], budget: int) -> None:

@@ -31,15 +31,26 @@ def check_measurable(model: nn.Module, name: str) -> None:
         )
 
 
-def check_positions(model: nn.Module, length: int, prompt: int) -> None:
-    """Where positions are learned there are only so many."""
+def check_positions(
+    model: nn.Module, length: int, target_length: int, new_tokens: int, prompt: int = 0
+) -> None:
+    """Where positions are learned there are only so many, in the encoder and in the decoder; the
+    last token that is written is not read."""
     most = getattr(model.config, "max_position_embeddings", None)
     if most is None:
         return
     most -= _positions_of_padding(model)
-    if length + prompt > most:
-        tokens = f"{length} tokens" + (f" and a prompt of {prompt}" if prompt else "")
-        raise BenchError(f"{tokens} do not fit the model, which has {most} positions")
+    task = task_type(model)
+    text = f"{length} tokens" + (f" and a prompt of {prompt}" if prompt else "")
+    taken = {text: length + prompt}
+    if task is TaskType.CAUSAL_LM:
+        taken[f"{text}, with {new_tokens} new ones,"] = length + prompt + new_tokens - 1
+    elif task is TaskType.SEQ_2_SEQ_LM:
+        taken |= {f"targets of {target_length} tokens": target_length}
+        taken |= {f"{new_tokens} new tokens": new_tokens}
+    for what, positions in taken.items():
+        if positions > most:
+            raise BenchError(f"{what} do not fit the model, which has {most} positions")
 
 
 def _positions_of_padding(model: nn.Module) -> int:

@@ -56,10 +56,15 @@ def sweep(
     given: dict[str, Any],
 ) -> None:
     """Train every run of a grid; finished ones are skipped, interrupted ones go on."""
-    axes = dict(parse_axis(text) for text in axis or ())
-    for name, value in (("task", tasks), ("method", methods)):
-        if value is not None:
-            axes |= [parse_axis(f"{name}={value}")]
+    texts = list(axis or ())
+    texts += [f"{k}={v}" for k, v in (("task", tasks), ("method", methods)) if v is not None]
+    axes: dict[str, Any] = {}
+    for name, values in map(parse_axis, texts):
+        if name in axes:
+            raise ExperimentError(
+                f"the axis {name} is given twice; expected all of its values in one list"
+            )
+        axes[name] = values
     both = sorted(given.keys() & axes.keys())
     if both:
         raise ExperimentError(f"{both[0]} is given once and as an axis; expected one of them")

@@ -40,6 +40,9 @@ OTHERS = "others"
 BY = "by"
 """In an axis that depends on another one: the name of that one."""
 
+SUBJECTS = ("task", "method")
+"""What a block of axes is about."""
+
 NO_ROWS = "no run is left: every training size is above what its task has"
 
 Values = tuple[Any, ...]
@@ -144,11 +147,11 @@ class Block:
     def _cases(self, name: str, axis: Dependent) -> dict[Any, Values]:
         """The part of a dependent axis that this grid comes to."""
         cases = {}
-        for found in self._possible(axis.on):
+        for found in self.possible(axis.on):
             cases[found if axis.lists(found) else OTHERS] = axis.values(name, found)
         return cases
 
-    def _possible(self, name: str) -> Values:
+    def possible(self, name: str) -> Values:
         """The values that a key takes."""
         axis = self.axes.get(name)
         if axis is None:
@@ -213,9 +216,25 @@ class Grid:
         return Grid(tuple(block.with_values(given) for block in self.blocks))
 
     def with_axes(self, axes: Mapping[str, Sequence[Any]]) -> Grid:
-        """These axes in place of those of the same name, or of one value."""
-        new = {name: _checked(name, values, values) for name, values in axes.items()}
-        return Grid(tuple(block.with_axes(new) for block in self.blocks))
+        """These axes in place of those of the same name, or of one value. Of several blocks, each
+        is about certain tasks and methods: it keeps those that it has, and goes if it has none."""
+        grid = self
+        for name, found in axes.items():
+            grid = grid._with_axis(name, _checked(name, found, found))
+        return grid
+
+    def _with_axis(self, name: str, values: Values) -> Grid:
+        own = [tuple(v for v in values if v in block.possible(name)) for block in self.blocks]
+        known = [value for kept in own for value in kept]
+        if name not in SUBJECTS or len(self.blocks) == 1 or not known:
+            own = [values] * len(self.blocks)
+        elif unknown := [value for value in values if value not in known]:
+            raise ExperimentError(
+                f"{name}={unknown[0]!r} is in no block of the grid, unlike {known[0]!r}; expected "
+                "values that the blocks have, or only others"
+            )
+        parts = zip(self.blocks, own, strict=True)
+        return Grid(tuple(block.with_axes({name: kept}) for block, kept in parts if kept))
 
     def plain(self) -> dict[str, Any]:
         """What `make` would read: the same recipes in the same order."""

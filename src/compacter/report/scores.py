@@ -256,7 +256,7 @@ def _average_cell(
     note = f"mean over {len(wanted)} columns"
     if comparison:
         note += "; " + _comparison_note(comparison, "the average")
-    marks = DIFFERS if comparison and comparison.significant else ""
+    marks = (DIFFERS if comparison and comparison.significant else "") + _best_of_mark(row)
     value, deviation = found
     return Cell(score_text(value), value, deviation, paper=paper, marks=marks, note=note)
 
@@ -328,6 +328,13 @@ def shared_columns(sizes: Mapping[int, Sequence[Scored]]) -> list[tuple[str, str
     return [column for column in first if all(column in other for other in others)]
 
 
+def seeds_text(sizes: Mapping[int, Sequence[Scored]], of_means: str = "") -> str:
+    """What stands for several seeds, with what is to be said of means."""
+    if any(row.best_of > 1 for rows in sizes.values() for row in rows):
+        return f"{BEST_OF} The best of several seeds, chosen on validation"
+    return f"Mean over seeds{of_means}"
+
+
 def epochs_text(sizes: Mapping[int, Sequence[Scored]], benchmark: str) -> str:
     """How long was trained on each number of rows, and how long by the paper, if otherwise."""
     found = {
@@ -366,9 +373,8 @@ def size_table(sizes: Mapping[int, Sequence[Scored]], name: str, benchmark: str)
             for label in labels
         ]
         body += with_best(block, range(2, len(columns)), highest=True)
-    caption = (
-        "Mean over seeds and its standard deviation; a task's score is the mean of its metrics"
-    )
+    seeds = seeds_text(sizes, " and its standard deviation")
+    caption = f"{seeds}; a task's score is the mean of its metrics"
     if len(averaged) > 1:
         named = "" if averaged == tasks else f", {', '.join(map(task_title, averaged))}"
         caption += f", the average is over all metrics of the tasks that every size has{named}"
@@ -382,4 +388,9 @@ def _size_cell(rows: Sequence[Scored], label: str, columns: Sequence[tuple[str, 
     if row is None or found is None:
         return Cell(MISSING)
     seeds = sorted({len(row.choice.runs[task]) for task, _ in columns})
-    return Cell(score_text(found[0]), *found, note=f"{count_range(seeds)} seeds")
+    note = f"{'best of ' if row.best_of > 1 else ''}{count_range(seeds)} seeds"
+    return Cell(score_text(found[0]), *found, marks=_best_of_mark(row), note=note)
+
+
+def _best_of_mark(row: Scored) -> str:
+    return BEST_OF if row.best_of > 1 else ""

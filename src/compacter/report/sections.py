@@ -19,6 +19,7 @@ from compacter.report.scores import (
     epochs_text,
     score_table,
     scored,
+    seeds_text,
     shared_columns,
     significance_table,
     size_table,
@@ -29,6 +30,7 @@ from compacter.report.selection import (
     choices,
     main_parts,
     narrowed,
+    of_parts,
     parts_by_size,
     settings_of,
 )
@@ -104,17 +106,18 @@ def _section(
     bootstrap: Bootstrap,
     best_of_seeds: bool,
 ) -> Section:
-    found, main = choices(runs), main_parts(runs)
-    rows = scored(narrowed(found, main), bootstrap, best_of_seeds)
+    main, sizes = main_parts(runs), parts_by_size(runs)
+    rows = scored(choices(of_parts(runs, main)), bootstrap, best_of_seeds)
     title = _title("Scores", setting, main, PAPERS_TABLES)
     scores = [score_table(setting, rows, f"{name}-scores", title, _caption(setting, rows))]
     figures = [_figure1(name, setting, rows)]
     details = [efficiency_table(setting, rows, f"{name}-efficiency")]
     details += _by_n(name, setting, runs, best_of_seeds)
+    of_sizes = choices(of_parts(runs, set().union(*sizes.values())))
     by_size = {
         size: scored(narrow, None, best_of_seeds)
-        for size, parts in parts_by_size(runs).items()
-        if (narrow := narrowed(found, parts))
+        for size, parts in sizes.items()
+        if (narrow := narrowed(of_sizes, parts))
     }
     if by_size:
         scores.append(size_table(by_size, f"{name}-by-rows", setting.benchmark))
@@ -181,7 +184,7 @@ def _by_n(name: str, setting: Setting, runs: Sequence[Run], best_of_seeds: bool)
         values[run.method].add(run.setting("n"))
     several = [run for run in runs if len(values[run.method]) > 1]
     main = main_parts(runs)
-    found = narrowed(choices(several, per_method=("learning_rate",)), main)
+    found = choices(of_parts(several, main), per_method=("learning_rate",))
     if not found:
         return []
     rows = scored(found, None, best_of_seeds)
@@ -285,12 +288,13 @@ def _size_figures(
     shared = shared_columns(by_size)
     averaged = list(dict.fromkeys(task_title(task) for task, _ in shared))
     epochs = epochs_text(by_size, setting.benchmark)
+    seeds = seeds_text(by_size, "; bands of one standard deviation")
     found = []
     for number, task in enumerate([*([""] if len(averaged) > 1 else []), *tasks[:MOST_CURVES]]):
         series = _size_lines(by_size, task, shared)
         if series:
             what = task_title(task) if task else "Average"
-            caption = f"Mean over seeds; bands of one standard deviation. {epochs}"
+            caption = f"{seeds}. {epochs}"
             if not task:
                 named = ", ".join(averaged)
                 caption += f" The average is over the tasks that every size has: {named}."
@@ -328,12 +332,13 @@ def _size_lines(
 def _curves(name: str, rows: Sequence[Scored]) -> list[Figure]:
     """Validation score by step, a small figure for each task."""
     tasks = sorted({task for row in rows for task in row.runs}, key=task_order)
+    seeds = seeds_text({0: rows})
     found = []
     for number, task in enumerate(tasks[:MOST_CURVES]):
         series = [line for row in rows if task in row.runs and (line := _curve(row, task))]
         if series:
             title = task_title(task)
-            caption = "Validation score by step, mean over seeds."
+            caption = f"{seeds}: validation score by step, with the settings that were chosen."
             found.append(
                 lines(
                     f"{name}-curve-{number}",

@@ -95,6 +95,10 @@ def _sizes(runs: Iterable[Run]) -> dict[str, set[Any]]:
     return {t: {part_of(r)[1] for r in g} for t, g in _grouped(runs, lambda r: r.task).items()}
 
 
+def of_parts(runs: Iterable[Run], parts: Collection[Part]) -> list[Run]:
+    return [run for run in runs if part_of(run) in parts]
+
+
 def narrowed(found: Sequence[Choice], parts: Collection[Part]) -> list[Choice]:
     """The choices with these parts alone, less those that have none of them."""
     kept = [
@@ -108,7 +112,6 @@ def choices(runs: Sequence[Run], per_method: Sequence[str] = PER_METHOD) -> list
     """A choice for each method, and for each value of the settings that are not chosen between;
     `per_method` are those that are."""
     shown = tuple(key for key in PER_METHOD if key not in per_method)
-    main = main_parts(runs)
     found = []
     by_method = _grouped(runs, lambda run: run.method)
     for method in sorted(by_method, key=method_order):
@@ -116,7 +119,7 @@ def choices(runs: Sequence[Run], per_method: Sequence[str] = PER_METHOD) -> list
         for number, variant in enumerate(sorted(variants, key=_variant_order)):
             of_variant = variants[variant]
             named = _with_data(variant, of_variant)
-            found.append(_choose(method, named, number, of_variant, per_method, main))
+            found.append(_choose(method, named, number, of_variant, per_method))
     return found
 
 
@@ -154,19 +157,17 @@ def _choose(
     number: int,
     runs: list[Run],
     per_method: Sequence[str],
-    main: Collection[Part],
 ) -> Choice:
     """The pair with the best validation score in the mean over tasks and numbers of rows. A pair
     for which runs are missing would be judged by other tasks or seeds than the rest, so more runs
-    come first, those of the main table before others."""
-    best: tuple[tuple[int, int, float], tuple[Any, ...], dict[Part, list[Run]]] | None = None
+    come first."""
+    best: tuple[tuple[int, float], tuple[Any, ...], dict[Part, list[Run]]] | None = None
     candidates = _grouped(runs, lambda run: _values(run, per_method))
     for values in sorted(candidates, key=_order):
         by_part = _grouped(candidates[values], part_of)
         kept = {part: _best_of_task(by_part[part]) for part in sorted(by_part, key=_part_order)}
         means = [mean([run.validation_score for run in chosen]) for chosen in kept.values()]
-        of_main = sum(len(chosen) for part, chosen in kept.items() if part in main)
-        rank = (of_main, sum(map(len, kept.values())), mean(means))
+        rank = (sum(map(len, kept.values())), mean(means))
         if best is None or rank > best[0]:
             best = (rank, values, kept)
     assert best is not None

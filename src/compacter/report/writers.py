@@ -107,7 +107,10 @@ def _csv_value(cell: Cell) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.8g}"
+    """Whole numbers, such as seeds, with all of their digits."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.8g}"
 
 
 # LaTeX

@@ -170,6 +170,9 @@ class TunerLayer(SwitchableLayer, nn.Module):
     """A wrapped module of the base model. On its own it only lets the module use the weights of
     a tuned output layer; subclasses add to its output."""
 
+    dims = 1
+    """Dimensions that the layer's parameters have in common with its output, the last ones."""
+
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__()
         self.base_layer = base_layer
@@ -230,7 +233,7 @@ class TunerLayer(SwitchableLayer, nn.Module):
         groups = [group for group in rows.groups if self.has(group.adapters[0])]
         if not groups:
             return output
-        folded = rows.fold(output)
+        folded = rows.fold(output, self.dims)
         for group in groups:
             folded = group.put(folded, self.adapt_rows(group, group.rows_of(folded)))
         return folded.reshape(output.shape)

@@ -72,10 +72,11 @@ class Rows:
                 alike.setdefault(shapes[name], set()).add(name)
         self.groups = [Group(self.names, frozenset(members)) for members in alike.values()]
 
-    def fold(self, x: Tensor) -> Tensor:
-        """x in R^{rows x ... x width} as R^{names x length x width}."""
+    def fold(self, x: Tensor, dims: int = 1) -> Tensor:
+        """x in R^{rows x ... x width} as R^{names x length x width}, the width of so many
+        dimensions."""
         self.check(x)
-        return x.reshape(len(self.names), -1, x.shape[-1])
+        return x.reshape(len(self.names), -1, *x.shape[-dims:])
 
     def check(self, x: Tensor) -> None:
         """A module can be given something else than rows: a table of positions, for one."""

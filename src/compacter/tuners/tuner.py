@@ -211,6 +211,9 @@ class Tuner(BaseTuner):
         shared = self._check_rows()
         batch = batch_size(args, kwargs)
         names = check_names(names, self.peft_config, batch)
+        if shared.disable_adapters:
+            yield
+            return
         assert self._mixing is not None
         if self._mixing[1]:
             check_media(getattr(self.model, "config", None), args, kwargs)

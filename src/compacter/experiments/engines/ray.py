@@ -26,6 +26,10 @@ class Ray:
             raise ExperimentError(
                 f"cpus={cpus:g} and gpus={gpus:g} do not fit; expected more than 0, and 0 or more"
             )
+        if any(share > 1 and share % 1 for share in (cpus, gpus)):
+            raise ExperimentError(
+                f"cpus={cpus:g} and gpus={gpus:g} do not fit; above 1, Ray takes whole numbers"
+            )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
@@ -58,8 +62,7 @@ class Ray:
     @property
     def slots(self) -> int:
         """Of the machines that are there now; the cluster may grow."""
-        there = self.ray.cluster_resources()
-        return max(1, min(int(there.get(k, 0) // v) for k, v in self.share.items() if v))
+        return max(1, sum(map(self._calls_on, self._machines())))
 
     def submit(self, key: str, call: Call) -> None:
         self.pending[self.function.remote(call, os.getcwd(), self.threads)] = key
@@ -74,15 +77,27 @@ class Ray:
     def close(self) -> None:
         self.ray.shutdown()
 
+    def _machines(self) -> list[dict[str, float]]:
+        """What each machine of the cluster has."""
+        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+
+    def _calls_on(self, machine: dict[str, float]) -> int:
+        """How many calls a machine holds at a time."""
+        return min(int(machine.get(k, 0) // wanted) for k, wanted in self.share.items() if wanted)
+
     def _check_share(self) -> None:
-        there = self.ray.cluster_resources()
-        for name, wanted in self.share.items():
-            if wanted > there.get(name, 0):
-                self.close()
-                raise ExperimentError(
-                    f"a run is to have {wanted:g} {name}, and the Ray cluster has "
-                    f"{there.get(name, 0):g}; expected no more than there are"
-                )
+        """A call that fits no machine would wait for ever."""
+        machines = self._machines()
+        if not any(map(self._calls_on, machines)):
+            self.close()
+            there = "; ".join(sorted({self._said(machine) for machine in machines}))
+            raise ExperimentError(
+                f"a run is to have {self._said(self.share)}, and no machine of the Ray cluster has "
+                f"as much: they have {there}"
+            )
+
+    def _said(self, resources: dict[str, float]) -> str:
+        return " and ".join(f"{resources.get(name, 0):g} {name}" for name in self.share)
 
     def _collect(self, reference: Any) -> Ended:
         key = self.pending.pop(reference)

@@ -48,6 +48,11 @@ function key(cell) {
   return text !== "" && Number.isFinite(number) ? number : text;
 }
 
+function closeRuns(table) {
+  all("tr.detail", table).forEach((row) => row.remove());
+  all('[aria-expanded="true"]', table).forEach((button) => button.setAttribute("aria-expanded", "false"));
+}
+
 function compare(a, b) {
   if (typeof a === "number" && typeof b === "number") return a - b;
   if (typeof a === "number") return 1;
@@ -61,7 +66,7 @@ function sort(heading) {
   const up = current ? current === "descending" : !numeric;
   all("th[aria-sort]", table).forEach((other) => { other.ariaSort = null; });
   heading.ariaSort = up ? "ascending" : "descending";
-  all("tr.detail", table).forEach((row) => row.remove());
+  closeRuns(table);
   const rows = all("tbody tr", table).map((row) => [key(row.cells[place]), row]);
   const missing = (value) => value === "–";
   rows.sort(([a], [b]) => missing(a) - missing(b) || (up ? compare(a, b) : compare(b, a)));
@@ -75,7 +80,7 @@ for (const input of all(".filter input")) {
   const texts = rows.map((row) => row.textContent.toLowerCase());
   input.addEventListener("input", () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    all("tr.detail", input.closest("figure")).forEach((row) => row.remove());
+    closeRuns(input.closest("figure"));
     rows.forEach((row, i) => { row.hidden = !words.every((word) => texts[i].includes(word)); });
   });
 }

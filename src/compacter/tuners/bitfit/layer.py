@@ -19,14 +19,15 @@ CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _NormBase)
 """Modules whose output is (batch, channels, ...), with one bias per channel."""
 
 
-def bias_width(module: nn.Module) -> int | None:
-    """The number of biases that a module has, or could have; None if it cannot have any."""
+def bias_shape(module: nn.Module) -> tuple[int, ...] | None:
+    """Of the biases that a module has, or could have; None if it cannot have any."""
     if isinstance(module, _ConvNd):
-        return module.out_channels
+        return (module.out_channels,)
     weight = module._parameters.get("weight")
     if weight is not None and (is_layer_norm(module) or isinstance(module, CHANNELS_FIRST)):
-        return weight.numel()
-    return output_width(module)
+        return tuple(weight.shape)
+    width = output_width(module)
+    return None if width is None else (width,)
 
 
 class BitFitLayer(TunerLayer):
@@ -37,11 +38,12 @@ class BitFitLayer(TunerLayer):
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__(base_layer, shared)
         self.bitfit_bias = nn.ParameterDict()
+        self.dims = len(bias_shape(base_layer) or (1,))
 
     def add_adapter(self, adapter: str, config: BitFitConfig) -> None:
-        width = bias_width(self.base_layer)
-        assert width is not None  # planned
-        self.bitfit_bias[adapter] = nn.Parameter(torch.zeros(width))
+        shape = bias_shape(self.base_layer)
+        assert shape is not None  # planned
+        self.bitfit_bias[adapter] = nn.Parameter(torch.zeros(shape))
 
     def adapt(self, adapter: str, output: Tensor) -> Tensor:
         if adapter not in self.bitfit_bias:

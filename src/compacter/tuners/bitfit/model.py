@@ -14,7 +14,7 @@ from compacter.models import (
     output_width,
 )
 from compacter.tuners.bitfit.config import BitFitConfig
-from compacter.tuners.bitfit.layer import BitFitLayer, bias_width
+from compacter.tuners.bitfit.layer import BitFitLayer, bias_shape
 from compacter.tuners.tuner import Plan, Tuner, saved_whole_paths
 
 
@@ -31,11 +31,11 @@ class BitFitModel(Tuner):
         elsewhere = saved_whole_paths(model, config)
         inside = tuple(f"{p}." for p, m in modules.items() if isinstance(m, nn.MultiheadAttention))
         for path in self._paths(model, modules, config):
-            width = bias_width(modules[path])
+            shape = bias_shape(modules[path])
             reads_its_children = inside and path.startswith(inside)  # a wrapper would be bypassed
-            if path not in elsewhere and width is not None and not reads_its_children:
+            if path not in elsewhere and shape is not None and not reads_its_children:
                 plan.layers[path] = BitFitLayer
-                plan.own[path] = {"bitfit_bias": (width,)}
+                plan.own[path] = {"bitfit_bias": shape}
         if config.tune_output_layer:
             self.plan_output_layer(plan, model)
         return plan
@@ -90,4 +90,4 @@ class BitFitModel(Tuner):
 
 
 def _has_bias(module: nn.Module) -> bool:
-    return module._parameters.get("bias") is not None and bias_width(module) is not None
+    return module._parameters.get("bias") is not None and bias_shape(module) is not None

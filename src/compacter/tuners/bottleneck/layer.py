@@ -134,7 +134,9 @@ class BottleneckLayer(TunerLayer):
                 return built
             self.built = None  # what is compiled may be a training step, which is not seen
             return None
-        if torch._C._len_torch_dispatch_stack():  # selective checkpointing: a block stands alone
+        is_traced = torch._C._get_tracing_state()  # what was kept would become a constant
+        # Under selective checkpointing a block stands alone
+        if is_traced or torch._C._len_torch_dispatch_stack():
             self.built = None
             return None
         if built is not None and built.adapter == adapter and built.take():
@@ -247,6 +249,8 @@ class NormLayer(TunerLayer):
         super().__init__(base_layer, shared)
         self.compacter_norm = nn.ModuleDict()
         self.rms_epsilon = rms_epsilon(base_layer)
+        weight = base_layer._parameters.get("weight")
+        self.dims = 1 if weight is None else weight.dim()
 
     def add_adapter(self, adapter: str, config: CompacterConfig) -> None:
         self.compacter_norm[adapter] = copy.deepcopy(self.get_base_layer())
@@ -285,7 +289,7 @@ class NormLayer(TunerLayer):
         output = x if covered else self.base_layer(x, *args, **kwargs)
         if not groups:
             return output
-        folded, inputs = rows.fold(output), rows.fold(x)
+        folded, inputs = rows.fold(output, self.dims), rows.fold(x, self.dims)
         for group in groups:
             norm = group.kept.get(self)
             if norm is None:

@@ -88,7 +88,7 @@ class Built:
 def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
     """The matrices of the layer, built with those of all others where that can be done; None if
     the layer must compute by its own formula."""
-    if torch._C._are_functorch_transforms_active() or torch._C._get_tracing_state():
+    if torch._C._are_functorch_transforms_active():
         return None
     own = layer.sources(adapter)
     if own is None:
