@@ -257,7 +257,7 @@ def test_a_trace_can_be_saved(method, tmp_path):
     encoder = Encoder()
     with torch.no_grad():
         encoder(ids)  # which keeps what it has built
-    trace = torch.jit.trace(encoder, (ids,), check_trace=False)
+        trace = torch.jit.trace(encoder, (ids,), check_trace=False)
     trace.save(tmp_path / "trace.pt")
     torch.testing.assert_close(torch.jit.load(tmp_path / "trace.pt")(ids), encoder(ids))
     scramble(model)
