@@ -3,9 +3,9 @@
     python benchmarks/scaling.py --output scaling           # scaling.json, .md and .svg in there
     python benchmarks/scaling.py --quick --output scaling   # small models, to try the script
 
-One setting is changed at a time, from a T5 of six layers and width 512, batch 8 x 128. Costs are a
-training step's time as a ratio to training the layer norms alone, and the bytes that it saves for
-the backward pass beyond that step's."""
+One setting is changed at a time, from a T5 of six layers and width 512, batch 8 x 128. Costs are
+what a training step has beyond one that trains the layer norms alone: the time of its operators,
+less that of those which it does without, and the bytes that it saves for the backward pass."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ import torch
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from compacter.bench import count_step, take_turns
+from compacter.bench import count_step
 from compacter.bench.work import make_inputs, make_optimizer, training_step
 from compacter.extras import require
+from operators import net, profiled, total
 from subjects import make
 
 REFERENCE = "layer norms"
@@ -73,7 +74,7 @@ RANGES = {
 
 @cache  # every range has the point where nothing is changed
 def measure(point: Point, rounds: int) -> dict[str, Any]:
-    """Of each method: the time's ratio, and the bytes saved beyond the reference's."""
+    """Of each method: milliseconds and bytes beyond the reference's."""
     bare = point.bare()
     works, saved = {}, {}
     for name in (REFERENCE, *METHODS):
@@ -82,27 +83,29 @@ def measure(point: Point, rounds: int) -> dict[str, Any]:
         inputs = make_inputs(model, point.batch, point.length, 4)
         saved[name] = count_step(model, inputs, optimizer).activations
         works[name] = training_step(model, optimizer, inputs)
-    times = take_turns(works, rounds)
+    operators = profiled(works, rounds)
+    reference = operators[REFERENCE]
+    whole = total(reference.values())
     found = {}
     for name in METHODS:
-        of_medians, of_minima = times[name].ratios(times[REFERENCE])
+        time = net(operators[name], reference)
         found[name] = {
-            "ratio_of_medians": of_medians,
-            "ratio_of_minima": of_minima,
+            "milliseconds": time,
+            "percent": 100 * time / whole,
             "saved_bytes": saved[name] - saved[REFERENCE],
         }
-    return {**asdict(point), "reference_seconds": times[REFERENCE].median, "methods": found}
+    return {**asdict(point), "reference_milliseconds": whole, "methods": found}
 
 
 def markdown(results: dict[str, list[dict[str, Any]]]) -> str:
-    """A row for each point: the times' ratios, then the megabytes saved."""
-    columns = [f"{name}, {what}" for what in ("step", "MB") for name in METHODS]
+    """A row for each point: percent of the reference's time, then the megabytes saved."""
+    columns = [f"{name}, {what}" for what in ("time", "MB") for name in METHODS]
     lines = [f"| | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for axis, points in results.items():
         for point in points:
             found = [point["methods"][name] for name in METHODS]
-            cells = [f"{method['ratio_of_medians']:.3f}" for method in found]
-            cells += [f"{method['saved_bytes'] / 1e6:.2f}" for method in found]
+            cells = [f"{method['percent']:+.1f}%" for method in found]
+            cells += [f"{method['saved_bytes'] / 1e6:+.2f}" for method in found]
             lines.append(f"| {axis} {point[axis]} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -116,14 +119,14 @@ def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
         for name in METHODS:
             rows = [point["methods"][name] for point in points]
             top, bottom = grid[0][column], grid[1][column]
-            top.plot(values, [r["ratio_of_medians"] for r in rows], marker="o", label=name)
+            top.plot(values, [r["percent"] for r in rows], marker="o", label=name)
             bottom.plot(values, [r["saved_bytes"] / 1e6 for r in rows], marker="o", label=name)
         for axes in grid[:, column]:
             axes.set_xscale("log", base=2)
             axes.set_xticks(values, [str(value) for value in values])
             axes.set_xlabel(axis)
             axes.grid(alpha=0.3)
-    grid[0][0].set_ylabel("step, to layer norms alone")
+    grid[0][0].set_ylabel("more time of operators, %")
     grid[1][0].set_ylabel("more saved bytes, MB")
     grid[0][0].legend(fontsize=8)
     figure.savefig(path)
@@ -131,7 +134,7 @@ def plot(results: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9, help="turns that every method gets")
+    parser.add_argument("--rounds", type=int, default=5, help="steps of each that are profiled")
     parser.add_argument("--quick", action="store_true", help="small models, to try the script")
     parser.add_argument("--only", choices=RANGES, help="one axis instead of all")
     parser.add_argument("--output", type=Path, required=True, help="folder for the results")

@@ -187,14 +187,16 @@ def test_scaling_measures_each_point(script: Any, tmp_path: Path):
     assert "compacter++" in (tmp_path / "scaling.svg").read_text(encoding="utf-8")
     row = scaling.markdown({"layers": [found]}).splitlines()[-1].split(" | ")
     assert row[0] == "| layers 1"
-    assert float(row[4]) == round(found["methods"]["adapter"]["saved_bytes"] / 1e6, 2)
+    adapter = found["methods"]["adapter"]
+    assert row[1] == f"{100 * adapter['milliseconds'] / found['reference_milliseconds']:+.1f}%"
+    assert float(row[4]) == round(adapter["saved_bytes"] / 1e6, 2)
     assert scaling.measure(point, rounds=1) is found
     with pytest.raises(TypeError):
         scaling.Point(depth=3)
 
 
 def test_what_a_step_adds_is_told_by_name_and_shapes(script: Any):
-    tool = script("profile_step")
+    tool = script("operators")
     x, W = torch.ones(8, 4), torch.ones(4, 4)
     steps = {
         "plain": lambda: x @ W,
@@ -210,6 +212,8 @@ def test_what_a_step_adds_is_told_by_name_and_shapes(script: Any):
     both = found["more"]["aten::mm", "8x4, 4x4"]
     one = next(o for o in own if (o.name, o.shapes) == ("aten::mm", "8x4, 4x4"))
     assert one.milliseconds == both.milliseconds / 2 > 0
+    assert tool.net(found["more"], found["plain"]) == pytest.approx(tool.total(own))
+    assert tool.net(found["plain"], found["more"]) == pytest.approx(-tool.total(own))
 
 
 def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):

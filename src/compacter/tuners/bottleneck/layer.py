@@ -113,7 +113,7 @@ class BottleneckLayer(TunerLayer):
             if built is None:
                 return self._adapt_alone(adapter, activation, output)
             W, V = built.down, built.up
-        b, c = down.bias, up.bias
+        b, c = _bias(down), _bias(up)
         if W.dtype is output.dtype:
             return bottleneck_of(output, W, b, activation.forward, V, c)
         return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, activation.forward, V, c))
@@ -186,7 +186,7 @@ class BottleneckLayer(TunerLayer):
             is_plain = type(parameter) is nn.Parameter and not parameter.is_inference()
             if not is_plain or parameter.is_meta or parameter.shape != shape:
                 return None
-        return [Source(holder, name, holder[name]) for holder, name in places]
+        return [Source.of(holder, name) for holder, name in places]
 
     def _places(self, adapter: str) -> list[tuple[dict[str, Any], str]]:
         """Where the parameters are that the matrices are made of."""
@@ -217,6 +217,12 @@ class BottleneckLayer(TunerLayer):
     def __getstate__(self) -> dict[str, Any]:
         """A copy builds for itself."""
         return {**self.__dict__, "built": None}
+
+
+def _bias(projection: Projection) -> Tensor | None:
+    """Found among the parameters, where it mostly is: by attribute it takes longer."""
+    bias = projection._parameters.get("bias")
+    return projection.bias if bias is None else bias
 
 
 TORCH_NORMS = (nn.LayerNorm.forward, nn.RMSNorm.forward)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from compacter.tuners.bottleneck.layer import BottleneckLayer
 
 
-@dataclass(slots=True, eq=False)
-class Source:
+class Source(NamedTuple):
     """A parameter and the state in which it was read."""
 
     holder: dict[str, Any]  # the dictionary of its module, where it can be replaced by another
     name: str
     parameter: nn.Parameter
-    version: int = field(init=False)
-    storage: Tensor = field(init=False)  # held, so that no other can have its address
-    pointer: int = field(init=False)
-    trained: bool = field(init=False)
+    version: int
+    pointer: int
+    trained: bool
+    storage: Tensor  # held, so that no other can have its address
 
-    def __post_init__(self) -> None:
-        self.version = self.parameter._version
-        self.storage = self.parameter.detach()
-        self.pointer = self.parameter.data_ptr()
-        self.trained = self.parameter.requires_grad
+    @classmethod
+    def of(cls, holder: dict[str, Any], name: str) -> Source:
+        parameter: nn.Parameter = holder[name]
+        version, pointer = parameter._version, parameter.data_ptr()
+        trained, storage = parameter.requires_grad, parameter.detach()
+        return cls(holder, name, parameter, version, pointer, trained, storage)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,12 +74,11 @@ class Built:
             ]:
                 return False
             self.used = True
-        for source in self.sources:
-            parameter = source.parameter
+        for holder, name, parameter, version, pointer, _, _ in self.sources:
             if (
-                source.holder.get(source.name) is not parameter
-                or parameter._version != source.version
-                or parameter.data_ptr() != source.pointer
+                holder.get(name) is not parameter
+                or parameter._version != version
+                or parameter.data_ptr() != pointer
             ):
                 return False
         return True
