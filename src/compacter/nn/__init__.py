@@ -1,7 +1,7 @@
 """The paper's mathematics in plain torch: projections, the bottleneck adapter, Fastfood; and the
 norm of T5."""
 
-from compacter.nn.bottleneck import Bottleneck, bottleneck, bottleneck_of
+from compacter.nn.bottleneck import Activation, Bottleneck, bottleneck, bottleneck_of
 from compacter.nn.building import Backward, build
 from compacter.nn.fastfood import Fastfood
 from compacter.nn.moved import moved, moved_embedding, moved_linear
@@ -15,10 +15,12 @@ from compacter.nn.projections import (
     slow_weights,
 )
 from compacter.nn.rms_norm import rms_epsilon, rms_norm
+from compacter.nn.watched import is_watched
 
 __all__ = [
     "LPHM",
     "PHM",
+    "Activation",
     "Backward",
     "Bottleneck",
     "Dense",
@@ -28,6 +30,7 @@ __all__ = [
     "bottleneck",
     "bottleneck_of",
     "build",
+    "is_watched",
     "make_projection",
     "moved",
     "moved_embedding",

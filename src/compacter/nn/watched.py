@@ -5,6 +5,12 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
+# Bound once: every norm of every token asks
+_is_compiling = torch.compiler.is_compiling
+_tracing_state = torch._C._get_tracing_state
+_transforms_active = torch._C._are_functorch_transforms_active
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
 
 def is_watched() -> bool:
     """Whether there is a compiler, a tracer, a transform of functions such as vmap, derivatives in
@@ -12,9 +18,9 @@ def is_watched() -> bool:
     have kept what is changed afterwards. Then operations have to be torch's own, and none may
     change what it is given."""
     return bool(
-        torch.compiler.is_compiling()
-        or torch._C._get_tracing_state()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
+        _is_compiling()
+        or _tracing_state()
+        or _transforms_active()
+        or _dispatch_modes()
         or forward_ad._current_level >= 0
     )

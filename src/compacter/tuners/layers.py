@@ -7,6 +7,7 @@ PEFT's generic loops freeze, switch, save, load and delete both, because both ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import local
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,9 @@ from compacter.errors import AdapterError
 from compacter.models import is_called_plainly
 from compacter.nn import Backward, rms_norm
 from compacter.tuners.rows import Group, Rows, private_copy
+
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
 
 
 class SwitchableLayer(BaseTunerLayer):
@@ -50,6 +54,7 @@ class SwitchableLayer(BaseTunerLayer):
             )
         super().set_adapter(names, inference_mode=inference_mode)
         self._flags = []
+        self.switched()
 
     def enable_adapters(self, enabled: bool) -> None:
         """As PEFT's, which however makes a frozen adapter trainable when it is enabled again."""
@@ -61,6 +66,7 @@ class SwitchableLayer(BaseTunerLayer):
             self.unmerge()
             self._flags = [(p, p.requires_grad) for p in self._adapter_parameters()]
             super().enable_adapters(False)
+        self.switched()
 
     def merge(self, safe_merge: bool = False, adapter_names: list[str] | None = None) -> None:
         """Add one adapter to the base model, unless that is done."""
@@ -68,11 +74,16 @@ class SwitchableLayer(BaseTunerLayer):
             (adapter,) = adapter_names or self.active_adapters  # the tuner saw to it that it is one
             self.merge_into_base(adapter)
             self.merged_adapters = [adapter]
+            self.switched()
 
     def unmerge(self) -> None:
         for adapter in self.merged_adapters:
             self.unmerge_from_base(adapter)
         self.merged_adapters = []
+        self.switched()
+
+    def switched(self) -> None:
+        """Called when another adapter may have become active, or none."""
 
     def merge_into_base(self, adapter: str) -> None:
         """Change the base layer so that it does what the adapter did."""
@@ -85,10 +96,20 @@ class SwitchableLayer(BaseTunerLayer):
             yield from getattr(self, name).parameters()
 
 
+Shortcut = Callable[..., Tensor]
+"""A layer's forward with all questions answered: which adapter is active, whether its matrices are
+up to date, whether hooks watch. The answers hold for the rest of a call, so that of all tokens that
+`generate` writes only the first two have to ask. Each question takes longer than one would think:
+since it was asked last, the weights of a large model have passed through the cache."""
+
+
 class ThisThread(local):
     """What holds for the batch that this thread computes, and for no other."""
 
     rows: Rows | None = None
+    shortcuts: dict[TunerLayer, Shortcut | None] | None = None
+    """Of the layers that have computed something in the call of the model or of `generate` that is
+    under way; None outside of calls, and where rows have different adapters."""
 
     def __reduce__(self) -> tuple[type[ThisThread], tuple[()]]:
         """A copy of the model has no batch under way."""
@@ -139,6 +160,22 @@ class SharedParameters(SwitchableLayer, nn.Module):
                 return None
             names = names[0]
         return names if names in self.adapters else None
+
+    def switched(self) -> None:
+        if self.here.shortcuts is not None:
+            self.here.shortcuts = {}
+
+    @contextmanager
+    def one_call(self) -> Iterator[None]:
+        """A call of the whole model, in which layers may take shortcuts. Another call inside of it,
+        which a logits processor can make, may change anything: after it layers ask again."""
+        here = self.here
+        is_inside = here.shortcuts is not None
+        here.shortcuts = {}
+        try:
+            yield
+        finally:
+            here.shortcuts = {} if is_inside else None
 
     def get_base_layer(self) -> nn.Module:
         """A module of the base model: tells PEFT the device and dtype to put parameters on."""
@@ -208,22 +245,43 @@ class TunerLayer(SwitchableLayer, nn.Module):
         """Whether the adapter has parameters of its own in this layer."""
         return any(adapter in getattr(self, name) for name in self.adapter_layer_names)
 
+    def shortcut(self, adapter: str) -> Shortcut | None:
+        """What `forward` comes to without gradients while that adapter is active and nothing else
+        changes; None where it has to ask each time."""
+        return None
+
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        shared, base_layer = self._shared[0], self._modules["base_layer"]
-        assert base_layer is not None
-        rows = shared.here.rows
+        shared = self._shared[0]
+        here = shared.here
+        shortcuts = None if _is_compiling() else here.shortcuts
+        if shortcuts is not None and _is_grad_enabled():
+            shortcuts.clear()  # what is trained will change
+            shortcuts = None
+        if shortcuts is not None:
+            shortcut = shortcuts.get(self)
+            if shortcut is not None:
+                return shortcut(*args, **kwargs)
+        rows = here.rows
         if rows is not None:
             return self.forward_rows(rows, *args, **kwargs)
         adapter = shared.active
-        output: Tensor
         if adapter is None:
-            output = base_layer(*args, **kwargs)
-        elif self._uses_output_weights:
-            tuned = self._tuned_weights(adapter)
-            output = self.adapt(adapter, functional_call(base_layer, tuned, args, kwargs))
-        else:
-            output = self.adapt(adapter, base_layer(*args, **kwargs))
+            return cast(Tensor, cast(Any, self._modules["base_layer"])(*args, **kwargs))
+        output = self.forward_adapted(adapter, *args, **kwargs)
+        if shortcuts is not None:  # most calls are of one pass, and need none
+            shortcuts[self] = self.shortcut(adapter) if self in shortcuts else None
         return output
+
+    def forward_adapted(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
+        """As `forward`, all rows by that adapter."""
+        base_layer = self._modules["base_layer"]
+        assert base_layer is not None
+        output: Tensor
+        if self._uses_output_weights:
+            output = functional_call(base_layer, self._tuned_weights(adapter), args, kwargs)
+        else:
+            output = base_layer(*args, **kwargs)
+        return self.adapt(adapter, output)
 
     def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """As `forward`, each row by its own adapter."""
@@ -308,8 +366,14 @@ def fused_norm(
 ) -> Tensor | None:
     """What the norm with that weight makes of its arguments, by one operation; None where it has to
     be called itself. `eps` is its `rms_epsilon`."""
-    if eps is None or weight is None or len(args) != 1 or kwargs or not is_called_plainly(norm):
+    if len(args) != 1 or kwargs or eps is None or weight is None or not can_fuse(norm, weight):
         return None
     x: Tensor = args[0]
-    is_precise = x.dtype is torch.float32 or x.dtype is torch.float64  # others are rounded between
-    return rms_norm(x, weight, eps) if is_precise and weight.dtype is x.dtype else None
+    return rms_norm(x, weight, eps) if weight.dtype is x.dtype else None
+
+
+def can_fuse(norm: nn.Module, weight: Tensor) -> bool:
+    """Whether nothing but an RMS norm is computed, and nothing is rounded in between."""
+    return (weight.dtype is torch.float32 or weight.dtype is torch.float64) and is_called_plainly(
+        norm
+    )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
+import torch
 from peft import PeftConfig
 from peft.tuners.tuners_utils import BaseTuner
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
@@ -206,7 +207,9 @@ class Tuner(BaseTuner):
         """Where PEFT asks a tuner for a batch whose rows belong to different adapters."""
         names = kwargs.get("adapter_names")
         if names is None:
-            yield
+            shared = getattr(self.model, SharedParameters.NAME)
+            with nullcontext() if torch.compiler.is_compiling() else shared.one_call():
+                yield
             return
         shared = self._check_rows()
         batch = batch_size(args, kwargs)
@@ -226,7 +229,7 @@ class Tuner(BaseTuner):
         if batch is None:
             check = partial(_check_batch, shared, rows)
             hooks.append(self.model.register_forward_pre_hook(check, with_kwargs=True))
-        shared.here.rows = rows
+        shared.here.rows, shared.here.shortcuts = rows, None
         try:
             yield
         finally:

@@ -12,17 +12,27 @@ from torch import Tensor, nn
 
 from compacter.models import output_width
 from compacter.nn import (
+    Activation,
     Dense,
     Projection,
     bottleneck,
     bottleneck_of,
+    is_watched,
     make_projection,
     rms_epsilon,
+    rms_norm,
 )
 from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
 from compacter.tuners.bottleneck.weights import Built, Source, built_weights
-from compacter.tuners.layers import SharedParameters, TunerLayer, fused_norm, in_dtype_of
+from compacter.tuners.layers import (
+    SharedParameters,
+    Shortcut,
+    TunerLayer,
+    can_fuse,
+    fused_norm,
+    in_dtype_of,
+)
 from compacter.tuners.rows import Group, Rows, stack_of
 
 
@@ -105,18 +115,42 @@ class BottleneckLayer(TunerLayer):
         activation = self.activations.get(adapter)
         if activation is None:
             return output
+        matrices = self._matrices(adapter)
+        if matrices is None:
+            return self._adapt_alone(adapter, activation, output)
+        (W, V), (down, up) = matrices, self.projections(adapter)
+        return _adapted(output, W, _bias(down), activation.forward, V, _bias(up))
+
+    def shortcut(self, adapter: str) -> Shortcut | None:
+        """With the matrices that are kept, and the biases that are there when it is taken."""
+        base, activation = cast(Any, self._modules["base_layer"]), self.activations.get(adapter)
+        if self._uses_output_weights or is_watched():
+            return None
+        if activation is None:
+            return cast(Shortcut, base)
         down, up = self.projections(adapter)
-        if isinstance(down, Dense) and isinstance(up, Dense):
-            W, V = down.W.t(), up.W.t()
-        else:
-            built = self._find_built(adapter)
-            if built is None:
-                return self._adapt_alone(adapter, activation, output)
-            W, V = built.down, built.up
-        b, c = _bias(down), _bias(up)
-        if W.dtype is output.dtype:
-            return bottleneck_of(output, W, b, activation.forward, V, c)
-        return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, activation.forward, V, c))
+        of_down, of_up, activate = down._parameters, up._parameters, activation.forward
+        if _bias(down) is not of_down.get("bias") or _bias(up) is not of_up.get("bias"):
+            return None
+        is_kept = type(down) is Dense or self.built is not None
+        matrices = self._matrices(adapter) if is_kept else None
+        if matrices is None:
+            return None
+        W, V = matrices
+
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            y: Tensor = base(*args, **kwargs)
+            return _adapted(y, W, of_down.get("bias"), activate, V, of_up.get("bias"))
+
+        return forward
+
+    def _matrices(self, adapter: str) -> tuple[Tensor, Tensor] | None:
+        """Of down and up, transposed; None if the layer must compute by its own formula."""
+        down, up = self.projections(adapter)
+        if type(down) is Dense and type(up) is Dense:  # isinstance would ask the abstract class
+            return down.W.t(), up.W.t()
+        built = self._find_built(adapter)
+        return None if built is None else (built.down, built.up)
 
     def _adapt_alone(self, adapter: str, activation: nn.Module, output: Tensor) -> Tensor:
         """By this layer's own formula."""
@@ -219,6 +253,14 @@ class BottleneckLayer(TunerLayer):
         return {**self.__dict__, "built": None}
 
 
+def _adapted(
+    y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
+) -> Tensor:
+    if W.dtype is y.dtype:
+        return bottleneck_of(y, W, b, activation, V, c)
+    return in_dtype_of(W, y, lambda y: bottleneck_of(y, W, b, activation, V, c))
+
+
 def _bias(projection: Projection) -> Tensor | None:
     """Found among the parameters, where it mostly is: by attribute it takes longer."""
     bias = projection._parameters.get("bias")
@@ -266,28 +308,45 @@ class NormLayer(TunerLayer):
         norm: nn.Module = modules["compacter_norm"]._modules.get(self._shared[0].active)
         return modules["base_layer"] if norm is None else norm
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        rows = self._shared[0].here.rows
-        if rows is not None:
-            return self.forward_rows(rows, *args, **kwargs)
-        norm, base = self.active_norm(), self._modules["base_layer"]
-        if norm is base:
-            return cast(Tensor, norm(*args, **kwargs))
-        return self._in_its_dtype(norm, *args, **kwargs)
+    def forward_adapted(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
+        modules: dict[str, Any] = self._modules  # by attribute it takes longer, in every pass
+        norm = modules["compacter_norm"]._modules.get(adapter)
+        if norm is None:
+            return cast(Tensor, modules["base_layer"](*args, **kwargs))
+        return self._in_its_dtype(norm, args, kwargs)
 
-    def _in_its_dtype(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+    def shortcut(self, adapter: str) -> Shortcut | None:
+        modules: dict[str, Any] = self._modules
+        base, norm = modules["base_layer"], modules["compacter_norm"]._modules.get(adapter)
+        if norm is None:
+            return cast(Shortcut, base)
+        eps, parameters = self.rms_epsilon, norm._parameters
+        weight = parameters.get("weight")
+        if eps is None or weight is None or not can_fuse(norm, weight):
+            return None
+        if weight.dtype is not _dtype(base) or is_watched():
+            return None
+
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            x, weight = args[0] if len(args) == 1 and not kwargs else None, parameters["weight"]
+            if x is not None and weight.dtype is x.dtype:
+                return rms_norm(x, weight, eps)
+            return self.forward_adapted(adapter, *args, **kwargs)
+
+        return forward
+
+    def _in_its_dtype(self, norm: nn.Module, args: Any, kwargs: Any) -> Tensor:
         """In the dtype of the copy: float32 under a half-precision base, whose steps around 1
         (2^-8 in bfloat16) would swallow most updates."""
         base: Any = self._modules["base_layer"]
         trained_as, stored_as = _dtype(norm), _dtype(base)
-        if trained_as is stored_as:
-            return self._normalise(norm, *args, **kwargs)
-        return self._normalise(norm, args[0].to(trained_as), *args[1:], **kwargs).to(stored_as)
-
-    def _normalise(self, norm: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
-        eps = None if isinstance(norm, RowNorm) else self.rms_epsilon
+        if trained_as is not stored_as:
+            args = (args[0].to(trained_as), *args[1:])
+        eps = None if type(norm) is RowNorm else self.rms_epsilon
         output = fused_norm(norm, eps, norm._parameters.get("weight"), args, kwargs)
-        return cast(Tensor, norm(*args, **kwargs)) if output is None else output
+        if output is None:
+            output = cast(Tensor, norm(*args, **kwargs))
+        return output if trained_as is stored_as else output.to(stored_as)
 
     def forward_rows(self, rows: Rows, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         groups = [group for group in rows.groups if self.has(group.adapters[0])]
@@ -300,7 +359,7 @@ class NormLayer(TunerLayer):
             norm = group.kept.get(self)
             if norm is None:
                 norm = group.kept[self] = self._row_norm(group)
-            part = self._in_its_dtype(norm, group.rows_of(inputs), *args, **kwargs)
+            part = self._in_its_dtype(norm, (group.rows_of(inputs), *args), kwargs)
             folded = group.put(folded, part)
         return folded.reshape(x.shape)
 
