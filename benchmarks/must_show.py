@@ -176,18 +176,18 @@ def activations(plan: Plan) -> Iterator[Check]:
 
 
 def decode(plan: Plan) -> Iterator[Check]:
-    bare = plan.bare("t5-base")
+    """Both models read the same weights, so that it makes no difference where these lie."""
+    bare = plan.bare("t5-base").eval()
     works = {}
-    for name in ("full", "compacter"):
-        model = make(bare, name).eval()
+    for name, model in (("bare", bare), ("compacter", make(bare, "compacter").eval())):
         work = decoding(model, make_inputs(model, 1, 20, 4), 20)
         assert work is not None
         works[name] = work
-    found = plan.times(works, turns=3)
+    found = plan.times(works, turns=5)
     yield compared(
         "greedy decoding, T5-base, 20 tokens: Compacter / bare model",
         found["compacter"],
-        found["full"],
+        found["bare"],
         1.06,
     )
 

@@ -38,7 +38,7 @@ def size(request, monkeypatch):
 
 def given_matrices(biased=True):
     """y, W, b, V, c."""
-    shapes = [(3, 2, 8), (4, 8), (4,), (8, 4), (8,)]
+    shapes = [(3, 2, 8), (8, 4), (4,), (4, 8), (8,)]
     given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
     return [t if biased or t.dim() > 1 else None for t in given]
 
@@ -54,8 +54,8 @@ def test_with_given_matrices(size, biased):
     y, W, b, V, c = given
     y = y.transpose(0, 1)
     found = adapted(y, W, b, V, c)
-    z = torch.tanh(y @ W.T + (b if biased else 0))
-    expected = y + z @ V.T + (c if biased else 0)
+    z = torch.tanh(y @ W + (b if biased else 0))
+    expected = y + z @ V + (c if biased else 0)
     torch.testing.assert_close(found, expected)
     trained = [tensor for tensor in given if tensor is not None]
     weights = torch.randn_like(found)
@@ -111,7 +111,7 @@ def test_many_numbers_are_no_more_to_save(monkeypatch):
 
 
 def test_autocast_leaves_y_as_it_is():
-    y, W, V = torch.randn(5, 8), torch.randn(4, 8), torch.zeros(8, 4)
+    y, W, V = torch.randn(5, 8), torch.randn(8, 4), torch.zeros(4, 8)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(bottleneck_of(y, W, None, torch.tanh, V, None), y)
 

@@ -1,7 +1,12 @@
 """The paper's mathematics in plain torch: projections, the bottleneck adapter, Fastfood; and the
 norm of T5."""
 
-from compacter.nn.bottleneck import Activation, Bottleneck, bottleneck, bottleneck_of
+from compacter.nn.bottleneck import (
+    Bottleneck,
+    bottleneck,
+    bottleneck_by_linear,
+    bottleneck_of,
+)
 from compacter.nn.building import Backward, build
 from compacter.nn.fastfood import Fastfood
 from compacter.nn.moved import moved, moved_embedding, moved_linear
@@ -20,7 +25,6 @@ from compacter.nn.watched import is_watched
 __all__ = [
     "LPHM",
     "PHM",
-    "Activation",
     "Backward",
     "Bottleneck",
     "Dense",
@@ -28,6 +32,7 @@ __all__ = [
     "LowRank",
     "Projection",
     "bottleneck",
+    "bottleneck_by_linear",
     "bottleneck_of",
     "build",
     "is_watched",

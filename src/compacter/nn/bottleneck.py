@@ -35,41 +35,52 @@ def bottleneck(
 def bottleneck_of(
     y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
 ) -> Tensor:
-    """The same with W and b of down, V and c of up given; the matrices transposed. In training, the
-    last product is added where y + c is written, which saves a pass over the activations; but
-    autocast would round y as it rounds what is multiplied."""
+    """The same with W and b of down, V and c of up given. In training, the last product is added
+    where y + c is written, which saves a pass over the activations; but autocast would round y as
+    it rounds what is multiplied."""
     if not torch.is_grad_enabled() or torch.is_autocast_enabled(y.device.type):
-        return y + _linear(activation(_linear(y, W, b)), V, c)
-    rows = y.reshape(-1, y.shape[-1])
-    watched = is_watched()
+        return bottleneck_by_linear(y, W.t(), b, activation, V.t(), c)
+    rows, watched = y.reshape(-1, y.shape[-1]), is_watched()
     if watched or rows.numel() < MANY:
-        h = _linear(rows, W, b)
+        h = _project(rows, W, b)
     else:
         rows, h = _Down.apply(rows, W, b)  # type: ignore[no-untyped-call]
     z = activation(h)
     if watched or c is None:
-        output = torch.addmm(rows if c is None else rows + c, z, V.t())
+        output = torch.addmm(rows if c is None else rows + c, z, V)
     else:
-        output = (rows + c).addmm_(z, V.t())
+        output = (rows + c).addmm_(z, V)
     return output.view(y.shape)
 
 
+def bottleneck_by_linear(
+    y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
+) -> Tensor:
+    """The same with matrices transposed beforehand: the shortest way where nothing is trained."""
+    return y + _linear(activation(_linear(y, W, b)), V, c)
+
+
+def _project(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+    """x W + b. In training not by torch's linear, which transposes, and autograd does so again."""
+    return torch.mm(x, W) if b is None else torch.addmm(b, x, W)
+
+
 class _Down(torch.autograd.Function):
-    """y -> y, W y + b. Both are made of y, so autograd would add up two gradients of y, which here
+    """y -> y, y W + b. Both are made of y, so autograd would add up two gradients of y, which here
     is done where the second is written."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(y, W)
-        return y.view_as(y), _linear(y, W, b)
+        return y.view_as(y), _project(y, W, b)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, grad_h: Tensor) -> tuple[Tensor | None, ...]:
         y, W = ctx.saved_tensors
         needs_y, needs_W, needs_b = ctx.needs_input_grad
         return (
-            torch.addmm(grad, grad_h, W) if needs_y else None,
-            torch.mm(grad_h.t(), y) if needs_W else None,
+            torch.addmm(grad, grad_h, W.t()) if needs_y else None,
+            torch.mm(y.t(), grad_h) if needs_W else None,
             grad_h.sum(0) if needs_b else None,
         )
 

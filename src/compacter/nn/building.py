@@ -82,10 +82,7 @@ class _Build(torch.autograd.Function):
         places += range(shared, len(answer))
         tensors = [ctx.tensors[place] for place in places]
         gradients = [each for each in arrived if each is not None]
-        if gradients[0].is_contiguous():
-            gradient = torch.stack(gradients)
-        else:  # of matrices that were used transposed
-            gradient = torch.stack([each.mT for each in gradients]).mT
+        gradient = torch.stack(gradients)
         again = torch.is_grad_enabled()  # gradients of gradients are wanted
         with torch.autocast(gradient.device.type, enabled=False):
             factors, A = _stacks(ctx.kind, tensors, len(used))

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from compacter.models import output_width
 from compacter.nn import (
-    Activation,
     Dense,
     Projection,
     bottleneck,
+    bottleneck_by_linear,
     bottleneck_of,
     is_watched,
     make_projection,
@@ -119,7 +119,10 @@ class BottleneckLayer(TunerLayer):
         if matrices is None:
             return self._adapt_alone(adapter, activation, output)
         (W, V), (down, up) = matrices, self.projections(adapter)
-        return _adapted(output, W, _bias(down), activation.forward, V, _bias(up))
+        b, c = _bias(down), _bias(up)
+        if W.dtype is output.dtype:
+            return bottleneck_of(output, W, b, activation.forward, V, c)
+        return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, activation.forward, V, c))
 
     def shortcut(self, adapter: str) -> Shortcut | None:
         """With the matrices that are kept, and the biases that are there when it is taken."""
@@ -136,19 +139,22 @@ class BottleneckLayer(TunerLayer):
         matrices = self._matrices(adapter) if is_kept else None
         if matrices is None:
             return None
-        W, V = matrices
+        W, V = (matrix.t() for matrix in matrices)
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             y: Tensor = base(*args, **kwargs)
-            return _adapted(y, W, of_down.get("bias"), activate, V, of_up.get("bias"))
+            b, c = of_down.get("bias"), of_up.get("bias")
+            if W.dtype is y.dtype:
+                return bottleneck_by_linear(y, W, b, activate, V, c)
+            return in_dtype_of(W, y, lambda y: bottleneck_by_linear(y, W, b, activate, V, c))
 
         return forward
 
     def _matrices(self, adapter: str) -> tuple[Tensor, Tensor] | None:
-        """Of down and up, transposed; None if the layer must compute by its own formula."""
+        """W of down and of up; None if the layer must compute by its own formula."""
         down, up = self.projections(adapter)
         if type(down) is Dense and type(up) is Dense:  # isinstance would ask the abstract class
-            return down.W.t(), up.W.t()
+            return down.W, up.W
         built = self._find_built(adapter)
         return None if built is None else (built.down, built.up)
 
@@ -251,14 +257,6 @@ class BottleneckLayer(TunerLayer):
     def __getstate__(self) -> dict[str, Any]:
         """A copy builds for itself."""
         return {**self.__dict__, "built": None}
-
-
-def _adapted(
-    y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
-) -> Tensor:
-    if W.dtype is y.dtype:
-        return bottleneck_of(y, W, b, activation, V, c)
-    return in_dtype_of(W, y, lambda y: bottleneck_of(y, W, b, activation, V, c))
 
 
 def _bias(projection: Projection) -> Tensor | None:

@@ -5,10 +5,11 @@ While an adapter is trained, what was built serves every layer once, and none af
 the next forward pass builds again. While nothing is trained it is kept until a parameter changes,
 so that decoding does not build at every token. A fused optimiser changes parameters without raising
 their versions, but it needs gradients: what was built is not kept where a parameter has one, nor
-after a backward pass. A pass of the whole model has no part in this, so
-its encoder can be called alone; and where a parameter is not what it was when the adapter was made
-(sharded, replicated, replaced by a function transform), a layer computes by its own formula. Only a
-compiler is shown a whole pass, at the beginning of which everything is built."""
+after a backward pass. A pass of the whole model has no part in this, so its encoder can be called
+alone; and where a parameter is not what it was when the adapter was made (sharded, replicated,
+replaced by a function transform), a layer computes by its own formula. Only a compiler is shown a
+whole pass, at the beginning of which everything is built; and within a call of `generate`, layers
+that found their matrices use them to its end (see `Shortcut`)."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class Source(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Built:
-    """The matrices of one layer, transposed, as torch's linear takes them. They are asked for in
-    every forward pass of every layer, hence the short cuts."""
+    """The matrices of one layer. They are asked for in every forward pass of every layer, hence the
+    short cuts."""
 
     adapter: str
     down: Tensor
@@ -122,8 +123,7 @@ def _build(
     shared = layers[0][0].shared
     A, backward = shared.get("A", adapter), shared.backward
     with torch.inference_mode(False), torch.set_grad_enabled(trained):
-        built = build([projection for pair in pairs for projection in pair], A, backward)
-        matrices = [W.t() for W in built]
+        matrices = build([projection for pair in pairs for projection in pair], A, backward)
     return [
         Built(adapter, matrices[2 * i], matrices[2 * i + 1], sources, trained, backward)
         for i, (_, sources) in enumerate(layers)
@@ -143,5 +143,5 @@ def trace_weights(layers: Sequence[BottleneckLayer], adapter: str, A: Tensor | N
     pairs = [layer.projections(adapter) for layer in layers]
     matrices = build([projection for pair in pairs for projection in pair], A)
     for i, layer in enumerate(layers):
-        down, up = matrices[2 * i].t(), matrices[2 * i + 1].t()
+        down, up = matrices[2 * i], matrices[2 * i + 1]
         layer.built = Built(adapter, down, up, [], False, Backward())
