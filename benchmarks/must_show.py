@@ -110,7 +110,7 @@ class Plan:
 
 def steps(plan: Plan) -> Iterator[Check]:
     names = ["layer norms", "adapter", "compacter", "compacter++", "lora"]
-    found = plan.step_times(plan.bare("t5-small"), names, 8, 128, turns=4)
+    found = plan.step_times(plan.bare("t5-small"), names, 8, 128, turns=8)
     norms, ours = found["layer norms"], found["compacter"]
     yield compared("step 8 x 128: Compacter / layer norms alone", ours, norms, 1.03)
     yield compared("step 8 x 128: Compacter / dense Adapter", ours, found["adapter"], 1.02)
