@@ -5,9 +5,10 @@
     python benchmarks/must_show.py --quick               # tiny models, to try the script
 
 Times are compared turn by turn in one process, by the ratio of medians; beside it stand what other
-rounds could have given and the ratio of minima. Figures of `adapters` are those that
-benchmarks/peers/run.py left. The exit code is 1 if a promise is broken; what cannot be measured yet
-is said and breaks none."""
+rounds could have given and the ratio of minima. If others use the cores too, all becomes slower,
+but many short operations more so than a few long ones; how busy they were is said with each part.
+Figures of `adapters` are those that benchmarks/peers/run.py left. The exit code is 1 if a promise
+is broken; what cannot be measured yet is said and breaks none."""
 
 from __future__ import annotations
 
@@ -69,6 +70,12 @@ def compared(
     return Check(name, of_medians, limit, note, strictly)
 
 
+def count() -> None:
+    """The same work in every turn, which needs nothing but a core: how long it takes tells whether
+    others use the cores as well."""
+    sum(range(500_000))
+
+
 @dataclass(frozen=True)
 class Plan:
     """Models, and how often everything is timed."""
@@ -95,7 +102,11 @@ class Plan:
         """`turns`: how many times as many turns as usual, for what is close or short."""
         for work in works.values():
             work()
-        return take_turns(works, self.rounds * (1 if self.quick else turns))
+        found = take_turns({**works, "count": count}, self.rounds * (1 if self.quick else turns))
+        counting = found.pop("count")
+        slower = counting.median / counting.minimum
+        print(f"between turns, counting took {slower:.2f} times as long as at best", flush=True)
+        return found
 
     def step_times(
         self, bare: nn.Module, names: list[str], batch: int, length: int, *, turns: int

@@ -163,7 +163,7 @@ def test_quick_results_are_kept_apart(
     run.main()
     assert (tmp_path / "results.json").is_file() is not quick
     assert (tmp_path / "results.quick" / "results.json").is_file() is quick
-    assert orders[0]["rounds"]["step 8 x 128"] == (2 if quick else 8)
+    assert orders[0]["rounds"]["step 8 x 128"] == (2 if quick else 16)
     assert orders[0]["rounds"].keys() == run.WORK.keys()
 
 

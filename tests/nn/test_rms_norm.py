@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 import torch
 from torch import nn
@@ -20,6 +22,15 @@ from compacter.nn import rms_epsilon, rms_norm
 
 EPS = 1e-2
 
+module = import_module("compacter.nn.rms_norm")  # a function of the package has its name
+
+
+@pytest.fixture(params=["few", "many"])
+def size(request, monkeypatch):
+    """Texts of few and of many numbers, between which the way of computing differs."""
+    if request.param == "many":
+        monkeypatch.setattr(module, "FEW", 0)
+
 
 def formula(x, weight):
     return weight * x / torch.sqrt((x * x).mean(-1, keepdim=True) + EPS)
@@ -30,7 +41,7 @@ def numbers(*shape, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 8), (1, 8), (8,), (0, 4, 8)])
-def test_values_and_gradients(shape):
+def test_values_and_gradients(size, shape):
     x, weight, arriving = numbers(*shape), numbers(8), torch.randn(shape, dtype=torch.float64)
     found, expected = rms_norm(x, weight, EPS), formula(x, weight)
     torch.testing.assert_close(found, expected)
@@ -41,15 +52,14 @@ def test_values_and_gradients(shape):
 
 
 @pytest.mark.parametrize("trained", [(True, False), (False, True), (True, True)])
-def test_gradients_of_gradients(trained):
-    given = [
-        t.requires_grad_(flag) for t, flag in zip((numbers(4, 6), numbers(6)), trained, strict=True)
-    ]
+def test_gradients_of_gradients(size, trained):
+    both = numbers(2, 2, 6), numbers(6)
+    given = [t.requires_grad_(flag) for t, flag in zip(both, trained, strict=True)]
     assert torch.autograd.gradcheck(lambda x, w: rms_norm(x, w, EPS), given)
     assert torch.autograd.gradgradcheck(lambda x, w: rms_norm(x, w, EPS), given)
 
 
-def test_rows_that_do_not_lie_side_by_side():
+def test_rows_that_do_not_lie_side_by_side(size):
     x, weight = numbers(8, 5, 3), numbers(8)
     turned, arriving = (
         x.permute(2, 1, 0),
@@ -68,8 +78,8 @@ def test_a_weight_for_each_row():
     torch.testing.assert_close(rms_norm(x, weight, EPS), formula(x, weight))
 
 
-def test_without_gradients_and_under_transforms():
-    x, weight = numbers(4, 8), numbers(8)
+def test_without_gradients_and_under_transforms(size):
+    x, weight = numbers(2, 4, 8), numbers(8)
     expected = formula(x, weight)
     with torch.no_grad():
         torch.testing.assert_close(rms_norm(x, weight, EPS), expected.detach())
@@ -80,8 +90,8 @@ def test_without_gradients_and_under_transforms():
     )
 
 
-def test_in_forward_mode_and_with_many_gradients_at_once():
-    x, weight = numbers(4, 8), numbers(8)
+def test_in_forward_mode_and_with_many_gradients_at_once(size):
+    x, weight = numbers(2, 4, 8), numbers(8)
     tangent = torch.randn_like(x)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x.detach(), tangent)
@@ -89,16 +99,16 @@ def test_in_forward_mode_and_with_many_gradients_at_once():
         torch.testing.assert_close(
             forward_ad.unpack_dual(found).tangent, forward_ad.unpack_dual(expected).tangent
         )
-    arriving = torch.randn(3, 4, 8, dtype=torch.float64)
+    arriving = torch.randn(3, 2, 4, 8, dtype=torch.float64)
     torch.testing.assert_close(
         torch.autograd.grad(rms_norm(x, weight, EPS), [x, weight], arriving, is_grads_batched=True),
         torch.autograd.grad(formula(x, weight), [x, weight], arriving, is_grads_batched=True),
     )
 
 
-def test_a_backward_pass_under_autocast_is_not_rounded():
-    x, weight = numbers(64, 32, dtype=torch.float32), numbers(32, dtype=torch.float32)
-    arriving = torch.randn(64, 32)
+def test_a_backward_pass_under_autocast_is_not_rounded(size):
+    x, weight = numbers(4, 16, 32, dtype=torch.float32), numbers(32, dtype=torch.float32)
+    arriving = torch.randn(4, 16, 32)
     expected = torch.autograd.grad(formula(x, weight), [x, weight], arriving)
     with torch.autocast("cpu", torch.bfloat16):
         found = rms_norm(x, weight, EPS)
@@ -107,7 +117,7 @@ def test_a_backward_pass_under_autocast_is_not_rounded():
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_output_may_be_changed_in_place():
+def test_the_output_may_be_changed_in_place(size):
     """As the jitter of mixtures of experts does."""
     x, weight = numbers(3, 5, 8), numbers(8)
     found = rms_norm(x, weight, EPS)
@@ -125,8 +135,8 @@ def save_some(context, operation, *args, **kwargs):
     return CheckpointPolicy.MUST_SAVE if is_some else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def test_selective_checkpointing_may_save_what_the_norm_is_made_of():
-    x, weight = numbers(4, 8), numbers(8)
+def test_selective_checkpointing_may_save_what_the_norm_is_made_of(size):
+    x, weight = numbers(2, 4, 8), numbers(8)
     found = checkpoint(
         lambda x: rms_norm(x, weight, EPS),
         x,
@@ -140,13 +150,27 @@ def test_selective_checkpointing_may_save_what_the_norm_is_made_of():
 
 
 def test_the_input_and_a_number_for_each_row_are_kept():
+    """Of a text that is not short."""
     norm = nn.Module()
     norm.weight = nn.Parameter(torch.ones(8))
-    x = torch.randn(3, 5, 8, requires_grad=True)
+    length = module.FEW // 8
+    x = torch.randn(3, length, 8, requires_grad=True)
     with SavedTensors(norm) as saved:
         output = rms_norm(x * 1, norm.weight, EPS)
-    assert saved.bytes() == 4 * 3 * 5 * (8 + 1)
+    assert saved.bytes() == 4 * 3 * length * (8 + 1)
     assert output.requires_grad
+
+
+def test_of_short_texts_the_batch_decides_nothing():
+    """What is kept grows evenly with it."""
+    norm = nn.Module()
+    norm.weight = nn.Parameter(torch.ones(64))
+    found = []
+    for batch in (1, 16, 256):
+        with SavedTensors(norm) as saved:
+            rms_norm(torch.randn(batch, 4, 64, requires_grad=True) * 1, norm.weight, EPS)
+        found.append(saved.bytes() / batch)
+    assert len(set(found)) == 1
 
 
 @pytest.mark.parametrize(
