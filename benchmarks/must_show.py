@@ -32,6 +32,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 import compacter
 from compacter.bench import SavedTensors, Timing, count_step, take_turns
 from compacter.bench.memory import weight_bytes
+from compacter.bench.timing import PATIENCE
 from compacter.bench.work import decoding, make_inputs, make_optimizer, training_step
 from compacter.methods import METHODS
 from compacter.models import T5_DIMENSIONS, random_model
@@ -102,10 +103,16 @@ class Plan:
         """`turns`: how many times as many turns as usual, for what is close or short."""
         for work in works.values():
             work()
-        found = take_turns({**works, "count": count}, self.rounds * (1 if self.quick else turns))
+        rounds = self.rounds * (1 if self.quick else turns)
+        found = take_turns({**works, "count": count}, rounds, patience=PATIENCE)
         counting = found.pop("count")
         slower = counting.median / counting.minimum
-        print(f"between turns, counting took {slower:.2f} times as long as at best", flush=True)
+        left_out = sum(timing.left_out for timing in found.values())
+        print(
+            f"between turns, counting took {slower:.2f} times as long as at best; {rounds} turns "
+            f"of each, {left_out} of all were taken again, the cores being given to others",
+            flush=True,
+        )
         return found
 
     def step_times(
@@ -255,7 +262,7 @@ def intrinsic(plan: Plan) -> Iterator[Check]:
         optimizer, inputs = make_optimizer(model), make_inputs(model, 16, 128, 4)
         memory[name] = count_step(model, inputs, optimizer)
         works[name] = training_step(model, optimizer, inputs)
-    found = plan.times(works)
+    found = plan.times(works, turns=2)
     yield compared(
         "step 16 x 128: Intrinsic-SAID / full fine-tuning",
         found["intrinsic-said"],

@@ -34,7 +34,7 @@ def _load_timing() -> Any:
     return module
 
 
-take_turns = _load_timing().take_turns
+timing = _load_timing()
 
 
 class Order:
@@ -124,17 +124,17 @@ def compare(works: Mapping[str, Work], rounds: int) -> dict[str, Any]:
     """Seconds of everything, turn by turn, and ratios to the reference."""
     for work in works.values():
         work()
-    timings = take_turns(works, rounds)
-    reference = timings[REFERENCE]
-    found: dict[str, Any] = {}
-    for name, timing in timings.items():
-        of_medians, of_minima = timing.ratios(reference)
-        found[name] = {
-            "seconds": list(timing.seconds),
+    found = timing.take_turns(works, rounds, patience=timing.PATIENCE)
+    answers: dict[str, Any] = {}
+    for name, each in found.items():
+        of_medians, of_minima = each.ratios(found[REFERENCE])
+        answers[name] = {
+            "seconds": list(each.seconds),
+            "left_out": each.left_out,
             "ratio_of_medians": of_medians,
             "ratio_of_minima": of_minima,
         }
-    return found
+    return answers
 
 
 def answer(figures: dict[str, Any], *packages: str) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from compacter.bench import Timing, take_turns
+from compacter.bench.timing import stolen_seconds
 
 
 class Clock:
@@ -78,6 +80,55 @@ def test_a_device_is_waited_for_inside_the_time():
 
     found = take_turns({"a": lambda: pending.append(2.0)}, 1, wait=wait, clock=lambda: clock.now)
     assert found["a"].seconds == (2.0,)
+
+
+class Host:
+    """Gives the cores to others in some turns, which then take ten times as long."""
+
+    def __init__(self, *busy: bool) -> None:
+        self.clock, self.busy, self.stolen = Clock(), list(busy), 0.0
+
+    def work(self) -> None:
+        is_busy = bool(self.busy) and self.busy.pop(0)
+        self.clock.now += 10 if is_busy else 1
+        self.stolen += 9 if is_busy else 0
+
+    def turns(self, rounds: int, patience: float) -> Timing:
+        found = take_turns(
+            {"a": self.work},
+            rounds,
+            patience=patience,
+            clock=lambda: self.clock.now,
+            stolen=lambda: self.stolen,
+        )
+        return found["a"]
+
+
+def test_turns_in_which_the_host_was_busy_are_taken_again():
+    assert Host(False, True, True, False).turns(2, patience=4) == Timing((1, 1), left_out=2)
+
+
+def test_patience_ends_and_then_every_turn_counts():
+    assert Host(True, True, True, False).turns(2, patience=1) == Timing((10, 1), left_out=2)
+    assert Host(True, False).turns(2, patience=0) == Timing((10, 1))
+
+
+def test_a_turn_that_was_slow_by_itself_counts():
+    clock = Clock()
+    work = {"a": clock.work("a", 1, 10, 1)}
+    found = take_turns(work, 3, patience=4, clock=lambda: clock.now, stolen=lambda: 5.0)
+    assert found["a"] == Timing((1, 10, 1))
+
+
+def test_what_the_kernel_counts_as_stolen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """The eighth number of the line for all cores, in ticks."""
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  10 20 30 40 50 60 70 250 90 100\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    monkeypatch.setattr("compacter.bench.timing.STAT", stat)
+    monkeypatch.setattr("os.sysconf", {"SC_CLK_TCK": 100}.__getitem__)
+    assert stolen_seconds() == 2.5
+    stat.unlink()
+    assert stolen_seconds() == 0.0
 
 
 def test_nothing_to_time():
