@@ -157,22 +157,24 @@ def test_memory_is_for_a_few_blocks_not_for_the_matrix():
     assert Fastfood(20_000, 3_000_000, 0, "w")(torch.randn(20_000)).shape == (3_000_000,)
 
 
-@settings(max_examples=40, deadline=None)
-@given(dim=st.integers(1, 70), size=st.integers(1, 2_000), seed=st.integers(0, 5), data=st.data())
-def test_some_positions_are_those_of_the_whole(dim, size, seed, data):
-    fastfood = Fastfood(dim, size, seed, "w")
-    drawn = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=9))
-    positions = torch.tensor(sorted(drawn))
+@settings(max_examples=60, deadline=None)
+@given(dim=st.integers(1, 70), count=st.integers(1, 90), width=st.integers(1, 90), data=st.data())
+def test_some_rows_are_those_of_the_whole(dim, count, width, data):
+    fastfood = Fastfood(dim, count * width, 0, "w")
+    drawn = data.draw(st.sets(st.integers(0, count - 1), min_size=1, max_size=9))
+    rows = torch.tensor(sorted(drawn))
     theta = torch.randn(dim, dtype=torch.float64)
-    found = fastfood.project_at(theta, positions)
-    torch.testing.assert_close(found, fastfood.project(theta)[positions])
-    values = torch.randn(len(positions), dtype=torch.float64)
-    y = torch.zeros(size, dtype=torch.float64)
-    y[positions] = values
-    torch.testing.assert_close(fastfood.transpose_at(values, positions), fastfood.transpose(y))
+    found = fastfood.project_rows(theta, rows, width)
+    torch.testing.assert_close(found, fastfood.project(theta).view(count, width)[rows])
+    values = torch.randn(len(rows), width, dtype=torch.float64)
+    y = torch.zeros(count, width, dtype=torch.float64)
+    y[rows] = values
+    torch.testing.assert_close(
+        fastfood.transpose_rows(values, rows), fastfood.transpose(y.view(-1))
+    )
 
 
-def test_some_positions_need_no_others(monkeypatch):
+def test_some_rows_need_no_others(monkeypatch):
     """An embedding pays for the blocks whose rows are looked up. The chunks of blocks that are made
     together are kept small here, to have several."""
     monkeypatch.setattr("compacter.nn.fastfood._CHUNK", 128)
@@ -184,11 +186,11 @@ def test_some_positions_need_no_others(monkeypatch):
 
     monkeypatch.setattr(_Draw, "_gaussians", counted)
     long = Fastfood(64, 64 * 10**5, 0, "w")
-    positions = torch.tensor([5, 6, 700, 10**4, 10**6, 10**6 + 64, 64 * 10**5 - 1])
+    rows = torch.tensor([4, 5, 700, 10**4, 10**4 + 4, 10**5, 2 * 10**5 - 1])
     theta = torch.randn(64)
-    found = long.project_at(theta, positions)
-    assert made == [128, 128, 128]  # six blocks of 64 numbers
-    torch.testing.assert_close(found, long.project(theta)[positions])
+    found = long.project_rows(theta, rows, 32)
+    assert made == [128, 128, 128]  # six blocks of 64 numbers, in each two rows
+    torch.testing.assert_close(found, long.project(theta).view(-1, 32)[rows])
 
 
 @pytest.mark.parametrize(
@@ -201,12 +203,12 @@ def test_a_walk_over_rows(rows, width, dim, monkeypatch):
     theta = torch.randn(dim, dtype=torch.float64)
     weight, y = torch.randn(2, rows, width, dtype=torch.float64)
     assert Walk.is_possible(fastfood, weight)
-    walk, parts = Walk(fastfood, weight, theta), []
+    walk, parts = Walk(fastfood, weight, fastfood.mix(theta)), []
     for part, made in walk:
         assert made.shape == weight[part].shape
         walk.collect(y[part])
         parts.append(made)
-    expected, transposed = fastfood.add_and_transpose(weight, theta, y)
+    expected, transposed = fastfood.add_and_transpose(weight, fastfood.mix(theta), y)
     torch.testing.assert_close(torch.cat(parts), expected)
     torch.testing.assert_close(walk.transposed(), transposed)
 
@@ -222,9 +224,9 @@ def test_adding_and_transposing_at_once(dim, size, seed):
     fastfood = Fastfood(dim, size, seed, "w")
     theta, y = torch.randn(dim, dtype=torch.float64), torch.randn(size, dtype=torch.float64)
     weight = torch.randn(size, dtype=torch.float64)
-    moved, gathered = fastfood.add_and_transpose(weight, theta, y)
+    moved, gathered = fastfood.add_and_transpose(weight, fastfood.mix(theta), y)
     torch.testing.assert_close(moved, weight + fastfood.project(theta))
-    assert torch.equal(moved, fastfood.add(weight, theta))
+    assert torch.equal(moved, fastfood.add(weight, fastfood.mix(theta)))
     torch.testing.assert_close(gathered, fastfood.transpose(y))
 
 
@@ -234,7 +236,7 @@ def test_half_precision_is_computed_in_single():
     weight = torch.randn(50, 100)
     expected = fastfood.project(theta.float())
     assert torch.equal(fastfood.project(theta), expected.bfloat16())
-    found = fastfood.add(weight.bfloat16(), theta.float())
+    found = fastfood.add(weight.bfloat16(), fastfood.mix(theta.float()))
     assert torch.equal(found, weight.bfloat16() + expected.view(50, 100).bfloat16())
 
 
@@ -243,7 +245,7 @@ def test_autocast_leaves_projections_alone():
     expected = fastfood(theta)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(fastfood(theta), expected)
-        assert torch.equal(fastfood.add(torch.zeros(5_000), theta), expected)
+        assert torch.equal(fastfood.add(torch.zeros(5_000), fastfood.mix(theta)), expected)
 
 
 def test_order_of_keys_with_equal_high_bits():

@@ -70,6 +70,11 @@ class Fastfood:
         return 1 << (self.dim - 1).bit_length()
 
     @property
+    def blocks(self) -> int:
+        """How many there are; the last may be cut off."""
+        return -(-self.size // self.block)
+
+    @property
     def scale(self) -> float:
         return 1.0 / math.sqrt(self.block * self.size)
 
@@ -81,7 +86,7 @@ class Fastfood:
         stream, block = np.random.Philox(key=key), self.block
         bits = _draw_bytes(stream, block) & 1
         order = stable_order(stream.random_raw(block))
-        levels = _draw_bytes(stream, -(-self.size // block) * block)
+        levels = _draw_bytes(stream, self.blocks * block)
         signs = bits.astype(np.int8) * np.int8(2) - np.int8(1)
         return Random(signs, order.astype(np.uint16 if block <= 1 << 16 else np.uint32), levels)
 
@@ -108,52 +113,65 @@ class Fastfood:
             total += draw.collect(diagonal, y[start : start + diagonal.numel()])
         return draw.unmix(total).to(y.dtype)
 
-    def project_at(self, theta: Tensor, positions: Tensor) -> Tensor:
-        """P theta at these positions, which are in order. Only the blocks that hold them are
-        made."""
+    def project_rows(self, theta: Tensor, rows: Tensor, width: int) -> Tensor:
+        """P theta as a matrix of that width: these rows of it, which are in order. Only the blocks
+        that hold them are made."""
         draw = _Draw(self, theta)
         mixed = draw.mix(theta)
-        out = theta.new_empty(positions.numel())
-        for some, places, diagonal in self._at(draw, positions):
-            out[some] = draw.spread(diagonal, mixed)[places].to(out.dtype)
-        return out
+        out = mixed.new_empty(len(rows), width)
+        for some, places, diagonal in self._rows(draw, rows, width):
+            made = draw.spread(diagonal, mixed)
+            whole = made[: made.numel() // width * width].view(-1, width)
+            torch.index_select(whole, 0, places, out=out[some])
+        return out.to(theta.dtype)
 
-    def transpose_at(self, values: Tensor, positions: Tensor) -> Tensor:
-        """P^T y for the y that has these values at these positions, which are in order, and is
-        zero elsewhere."""
-        draw = _Draw(self, values)
+    def transpose_rows(self, values: Tensor, rows: Tensor) -> Tensor:
+        """P^T y for the y that, as a matrix as wide as the values, has them in these rows, which
+        are in order, and is zero elsewhere."""
+        draw, width = _Draw(self, values), values.shape[1]
         total = draw.zeros()
-        for some, places, diagonal in self._at(draw, positions):
-            rows = diagonal.new_zeros(diagonal.numel())
-            rows[places] = values[some].to(rows.dtype)
-            total += draw.collect(diagonal, rows)
+        for some, places, diagonal in self._rows(draw, rows, width):
+            y = total.new_zeros(diagonal.numel() // width, width)
+            y.index_copy_(0, places, values[some].to(y.dtype))
+            total += draw.collect(diagonal, y.view(-1))
         return draw.unmix(total).to(values.dtype)
 
-    def _at(self, draw: _Draw, positions: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Which of the positions are in some blocks, where in these, and the blocks' diagonals."""
-        blocks, rank = torch.unique_consecutive(positions // self.block, return_inverse=True)
-        places = rank * self.block + positions % self.block
+    def _rows(
+        self, draw: _Draw, rows: Tensor, width: int
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Which of the rows are in some blocks, where in these, and the blocks' diagonals. Rows and
+        blocks are taken from where they begin together to where they do so again."""
+        together = _together(width, self.block)
+        rows_each, blocks_each = together // width, together // self.block
+        spans, rank = torch.unique_consecutive(rows // rows_each, return_inverse=True)
+        places = rank * rows_each + rows % rows_each
+        blocks = (spans.cpu()[:, None] * blocks_each + torch.arange(blocks_each)).view(-1)
         first = 0
-        for start, diagonal in draw.diagonals(blocks.cpu()):
-            after = int(torch.searchsorted(places, start + diagonal.numel()))
+        for start, diagonal in draw.diagonals(blocks[blocks < self.blocks], unit=width):
+            start //= width
+            after = int(torch.searchsorted(places, start + diagonal.numel() // width))
             some = slice(first, after)
             yield some, places[some] - start, diagonal
             first = after
 
-    def add(self, weight: Tensor, theta: Tensor) -> Tensor:
-        """weight + P theta."""
-        moved, _ = self._add(weight, theta, None)
+    def mix(self, theta: Tensor) -> Tensor:
+        """P H S theta / sqrt(L D): the L numbers that all blocks are made of."""
+        return _Draw(self, theta).mix(theta)
+
+    def add(self, weight: Tensor, mixed: Tensor) -> Tensor:
+        """weight + P theta, given theta as `mix` makes it."""
+        moved, _ = self._add(weight, mixed, None)
         return moved
 
-    def add_and_transpose(self, weight: Tensor, theta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def add_and_transpose(self, weight: Tensor, mixed: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """weight + P theta, and P^T y, for which the random numbers are drawn once."""
-        moved, gathered = self._add(weight, theta, y.reshape(-1))
+        moved, gathered = self._add(weight, mixed, y.reshape(-1))
         assert gathered is not None
         return moved, gathered
 
-    def _add(self, weight: Tensor, theta: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        draw = _Draw(self, theta)
-        mixed, total = draw.mix(theta), draw.zeros()
+    def _add(self, weight: Tensor, mixed: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        draw = _Draw(self, mixed)
+        total = draw.zeros()
         moved = weight.new_empty(weight.shape)
         old, new = weight.reshape(-1), moved.view(-1)
         for start, diagonal in draw.diagonals():
@@ -172,15 +190,15 @@ class Walk:
     """weight + P theta, some rows of the weight at a time, and P^T y for a y of the same shape
     whose rows are handed in on the way: nothing of the weight's size is made.
 
-        walk = Walk(fastfood, weight, theta)
+        walk = Walk(fastfood, weight, fastfood.mix(theta))
         for rows, made in walk:
             walk.collect(y[rows])
         walk.transposed()"""
 
-    def __init__(self, fastfood: Fastfood, weight: Tensor, theta: Tensor) -> None:
+    def __init__(self, fastfood: Fastfood, weight: Tensor, mixed: Tensor) -> None:
         self.weight = weight
-        self._draw = _Draw(fastfood, theta)
-        self._mixed = self._draw.mix(theta)
+        self._draw = _Draw(fastfood, mixed)
+        self._mixed = mixed
         self._total = self._draw.zeros()
 
     @staticmethod
@@ -243,14 +261,20 @@ class _Draw:
         self.fastfood = fastfood
         self.device = like.device
         self.dtype = torch.promote_types(like.dtype, torch.float32)
-        self.signs = torch.from_numpy(fastfood.random.signs).to(self.device, self.dtype)
-        self.permutation = torch.from_numpy(fastfood.random.permutation).to(self.device).int()
+
+    @cached_property
+    def signs(self) -> Tensor:
+        return torch.from_numpy(self.fastfood.random.signs).to(self.device, self.dtype)
+
+    @cached_property
+    def permutation(self) -> Tensor:
+        return torch.from_numpy(self.fastfood.random.permutation).to(self.device).int()
 
     def zeros(self) -> Tensor:
         return torch.zeros(self.fastfood.block, device=self.device, dtype=self.dtype)
 
     def mix(self, theta: Tensor) -> Tensor:
-        """P H S theta / sqrt(L D)"""
+        """See `Fastfood.mix`."""
         padded = self.zeros()
         padded[: self.fastfood.dim] = theta.detach()
         mixed = hadamard(padded * self.signs).index_select(0, self.permutation)
@@ -271,9 +295,13 @@ class _Draw:
     def collect(self, diagonal: Tensor, y: Tensor) -> Tensor:
         """sum_k G_k H y_k over the blocks y_k of y, of which the last may be cut off."""
         first, second = self._room(diagonal)
-        first.view(-1)[: y.numel()] = y.detach()
-        first.view(-1)[y.numel() :] = 0
-        return hadamard(first, (second, first)).mul_(diagonal).sum(0)
+        blocks = y.detach()
+        if y.numel() < diagonal.numel() or y.dtype is not self.dtype:
+            blocks = first.view(-1)
+            blocks[: y.numel()] = y.detach()
+            blocks[y.numel() :] = 0
+        transformed = hadamard(blocks.view_as(diagonal), (second, first))
+        return torch.mul(transformed, diagonal, out=second).sum(0)
 
     def _room(self, diagonal: Tensor) -> Tensor:
         """Two places to work in."""
@@ -303,7 +331,7 @@ class _Draw:
         pairs = _level_pairs(self.dtype).to(self.device)
         found = _rooms.get("gaussians", index.shape, self.device, pairs.dtype)
         torch.index_select(pairs, 0, index, out=found)
-        return torch.view_as_real(found).view(-1)[:count]
+        return found.view(self.dtype)[:count]
 
 
 class _Project(torch.autograd.Function):
@@ -366,7 +394,8 @@ def _hadamard_matrix(bits: int, dtype: torch.dtype, device: torch.device) -> Ten
 
 @lru_cache(maxsize=2)
 def _level_pairs(dtype: torch.dtype) -> Tensor:
-    """The Gaussians of two bytes as one complex number: half the look-ups for all.
+    """The Gaussians of two bytes in one number: half the look-ups for all. Two of single precision
+    are held in one of double precision, which is looked up faster than a complex one.
 
     They are 256 equally likely values with mean 0 and variance 1, at the quantiles of N(0, 1)."""
     normal = NormalDist()
@@ -374,7 +403,8 @@ def _level_pairs(dtype: torch.dtype) -> Tensor:
         [normal.inv_cdf((i + 0.5) / 256) for i in range(256)], dtype=torch.float64
     )
     levels = (levels / levels.square().mean().sqrt()).to(dtype)
-    return torch.complex(levels.repeat(256), levels.repeat_interleave(256))
+    pairs = torch.complex(levels.repeat(256), levels.repeat_interleave(256))
+    return pairs.view(torch.float64) if dtype is torch.float32 else pairs
 
 
 def stable_order(keys: np.ndarray[Any, np.dtype[np.uint64]]) -> Blocks:

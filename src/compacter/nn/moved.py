@@ -2,7 +2,8 @@
 
 P theta has the size of W. Autograd would keep the sum until the backward pass; here it is made for
 the forward pass, dropped, and made again for the backward pass, so that at no time it exists for
-more than one tensor, and of large ones only in part. All that is saved is the layer's input.
+more than one tensor, and of large ones only in part. All that is saved is the layer's input, and
+theta as all blocks of P need it, a vector.
 
 With g = P^T dW, the gradients are d theta = lambda g and d lambda = <g, theta>, so they need no
 P theta."""
@@ -62,19 +63,20 @@ class _MovedLinear(torch.autograd.Function):
         scale: Tensor,
         fastfood: Fastfood,
     ) -> Tensor:
-        output = _linear(x, weight, bias, scale * theta, fastfood)
+        mixed = fastfood.mix(scale * theta)
+        output = _linear(x, weight, bias, mixed, fastfood)
         ctx.fastfood = fastfood
-        ctx.save_for_backward(x, weight, theta, scale)
+        ctx.save_for_backward(x, weight, theta, scale, mixed)
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, theta, scale = ctx.saved_tensors
+        x, weight, theta, scale, mixed = ctx.saved_tensors
         needs_x, _, needs_bias, needs_theta, needs_scale, _ = ctx.needs_input_grad
         needs_weight = needs_theta or needs_scale
         x_grad, gathered = _linear_grads(
-            grad, x.to(grad.dtype), weight, scale * theta, ctx.fastfood, needs_x, needs_weight
+            grad, x.to(grad.dtype), weight, mixed, ctx.fastfood, needs_x, needs_weight
         )
         bias_grad = grad.sum(0) if needs_bias else None
         return x_grad, None, bias_grad, *_theta_grads(gathered, theta, scale), None
@@ -87,14 +89,14 @@ def _has_few_rows(x: Tensor, weight: Tensor, fastfood: Fastfood) -> bool:
 
 
 def _linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, direction: Tensor, fastfood: Fastfood
+    x: Tensor, weight: Tensor, bias: Tensor | None, mixed: Tensor, fastfood: Fastfood
 ) -> Tensor:
-    """x (W + P direction)^T + bias, under the autocast that is in force."""
+    """x (W + lambda P theta)^T + bias, under the autocast that is in force."""
     if not _has_few_rows(x, weight, fastfood):
-        return linear(x, fastfood.add(weight, direction), bias)
+        return linear(x, fastfood.add(weight, mixed), bias)
     parts = [
         linear(x, made, None if bias is None else bias[rows])
-        for rows, made in Walk(fastfood, weight, direction)
+        for rows, made in Walk(fastfood, weight, mixed)
     ]
     return torch.cat(parts, 1)
 
@@ -103,14 +105,14 @@ def _linear_grads(
     grad: Tensor,
     x: Tensor,
     weight: Tensor,
-    direction: Tensor,
+    mixed: Tensor,
     fastfood: Fastfood,
     needs_x: bool,
     needs_weight: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
     """d x, and P^T dW with dW = grad^T x."""
     if needs_x and needs_weight and _has_few_rows(x, weight, fastfood):
-        walk, x_grad = Walk(fastfood, weight, direction), torch.zeros_like(x)
+        walk, x_grad = Walk(fastfood, weight, mixed), torch.zeros_like(x)
         for rows, made in walk:
             x_grad.addmm_(grad[:, rows], made.to(grad.dtype))
             walk.collect(grad[:, rows].t() @ x)
@@ -119,11 +121,11 @@ def _linear_grads(
     whole: Tensor | None = None
     gathered: Tensor | None = None
     if needs_x and weight_grad is not None:
-        whole, gathered = fastfood.add_and_transpose(weight, direction, weight_grad)
+        whole, gathered = fastfood.add_and_transpose(weight, mixed, weight_grad)
     elif needs_x:
-        whole = fastfood.add(weight, direction)
+        whole = fastfood.add(weight, mixed)
     elif weight_grad is not None:
-        gathered = fastfood.transpose(weight_grad.reshape(-1).to(direction.dtype))
+        gathered = fastfood.transpose(weight_grad.reshape(-1).to(mixed.dtype))
     return None if whole is None else grad @ whole.to(grad.dtype), gathered
 
 
@@ -139,11 +141,11 @@ class _MovedEmbedding(torch.autograd.Function):
         padding_idx: int | None,
     ) -> Tensor:
         rows, inverse = torch.unique(tokens, return_inverse=True)
-        made = fastfood.project_at(scale * theta, _positions(rows, weight.shape[1]))
+        made = fastfood.project_rows(scale * theta, rows, weight.shape[1])
         ctx.fastfood, ctx.padding_idx, ctx.width = fastfood, padding_idx, weight.shape[1]
         ctx.save_for_backward(tokens, theta, scale)
         found = weight[rows]
-        return (found + made.view_as(found).to(found.dtype))[inverse]
+        return (found + made.to(found.dtype))[inverse]
 
     @staticmethod
     @once_differentiable
@@ -154,13 +156,8 @@ class _MovedEmbedding(torch.autograd.Function):
         row_grads.index_add_(0, inverse.view(-1), grad.reshape(-1, ctx.width).to(theta.dtype))
         if ctx.padding_idx is not None:
             row_grads[rows == ctx.padding_idx] = 0
-        gathered = ctx.fastfood.transpose_at(row_grads.view(-1), _positions(rows, ctx.width))
+        gathered = ctx.fastfood.transpose_rows(row_grads, rows)
         return None, None, *_theta_grads(gathered, theta, scale), None, None
-
-
-def _positions(rows: Tensor, width: int) -> Tensor:
-    """Of the numbers of these rows in the whole tensor."""
-    return (rows[:, None] * width + torch.arange(width, device=rows.device)).view(-1)
 
 
 def _theta_grads(

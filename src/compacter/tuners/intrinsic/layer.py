@@ -143,7 +143,7 @@ class IntrinsicLayer(TunerLayer):
             if tensor.owner:
                 parameter = self._parameter(name)
                 theta, scale, fastfood = self._projection(name, adapter)
-                parameter.copy_(fastfood.add(parameter, sign * scale * theta))
+                parameter.copy_(fastfood.add(parameter, fastfood.mix(sign * scale * theta)))
 
     def _parameter(self, name: str) -> Tensor:
         return cast(Tensor, attrgetter(name)(self.base_layer))  # a name can be a path
