@@ -80,7 +80,7 @@ class _Down(torch.autograd.Function):
         needs_y, needs_W, needs_b = ctx.needs_input_grad
         return (
             torch.addmm(grad, grad_h, W.t()) if needs_y else None,
-            torch.mm(y.t(), grad_h) if needs_W else None,
+            torch.mm(grad_h.t(), y).t() if needs_W else None,  # as y^T grad_h it takes longer
             grad_h.sum(0) if needs_b else None,
         )
 
