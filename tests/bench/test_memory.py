@@ -131,7 +131,7 @@ def test_memory_is_a_line_over_batch_sizes(method: str, family: str):
 
 def test_intrinsic_said_takes_less_memory_than_full_fine_tuning():
     """Even here, where random numbers and moved vectors weigh as much as they ever will: it saves
-    what full fine-tuning saves, and the moved weights of the norms."""
+    what full fine-tuning saves, the moved weights of the norms, and a vector for each matrix."""
     full, ours = memory_of("full", 4), memory_of("intrinsic-said", 4)
     base = TINY["t5"]()
     vectors = sum(p.numel() for p in base.parameters() if p.dim() == 1)
@@ -142,7 +142,8 @@ def test_intrinsic_said_takes_less_memory_than_full_fine_tuning():
     assert ours.weights == full.weights + FLOAT * dim + random
     assert ours.gradients == FLOAT * dim
     assert ours.optimizer == 2 * FLOAT * dim + 2 * FLOAT  # theta and lambda, each with its step
-    assert ours.activations <= full.activations + FLOAT * vectors
+    mixed = 128 * sum(isinstance(module, torch.nn.Linear) for module in base.modules())
+    assert ours.activations <= full.activations + FLOAT * (vectors + mixed)
     assert ours.total < full.total
 
 
