@@ -142,7 +142,7 @@ def test_intrinsic_said_takes_less_memory_than_full_fine_tuning():
     assert ours.weights == full.weights + FLOAT * dim + random
     assert ours.gradients == FLOAT * dim
     assert ours.optimizer == 2 * FLOAT * dim + 2 * FLOAT  # theta and lambda, each with its step
-    mixed = 128 * sum(isinstance(module, torch.nn.Linear) for module in base.modules())
+    mixed = 128 * sum(isinstance(module, nn.Linear) for module in base.modules())
     assert ours.activations <= full.activations + FLOAT * (vectors + mixed)
     assert ours.total < full.total
 
