@@ -18,6 +18,9 @@ import compacter
 from adapting import ADAPTER_METHODS, attach_tiny, inputs_of, logits, save, scramble
 from compacter import BitFitConfig, CompacterConfig
 from compacter.errors import AdapterError
+from compacter.nn import Projection
+from compacter.tuners.bottleneck.layer import BottleneckLayer
+from compacter.tuners.rows import stack_of
 from tiny_models import TINY
 
 
@@ -44,6 +47,27 @@ def test_every_family(family, method):
             logits(model, **inputs_of(family, batch=4), adapter_names=names)
     else:
         check_rows(model, names, inputs_of(family, batch=4))
+
+
+def test_factors_of_all_layers_are_stacked_together(monkeypatch):
+    """Without gradients s, t and b, down and up; with gradients in each layer, which keeps them."""
+    model = adapted("t5", {"one": CompacterConfig(), "two": CompacterConfig()})
+    inputs, names = inputs_of("t5", batch=2), ["two", "one"]
+    layers = sum(isinstance(module, BottleneckLayer) for module in model.modules())
+    stacked = []
+
+    def counted(modules, name):
+        if isinstance(modules[0], Projection):
+            stacked.append(len(modules))
+        return stack_of(modules, name)
+
+    monkeypatch.setattr("compacter.tuners.bottleneck.layer.stack_of", counted)
+    with torch.no_grad():
+        model(**inputs, adapter_names=names)
+    assert stacked == [2 * layers] * 6
+    stacked.clear()
+    model(**inputs, adapter_names=names)
+    assert stacked == [2] * 6 * layers
 
 
 def test_padded_rows():

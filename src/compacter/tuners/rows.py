@@ -40,12 +40,12 @@ class Group:
     def is_all(self) -> bool:
         return self._rows is None
 
-    def gather(self, stack: Tensor) -> Tensor:
-        """For each row its own of the adapters' tensors."""
+    def gather(self, stack: Tensor, dim: int = 0) -> Tensor:
+        """For each row its own of the adapters' tensors, which are stacked along `dim`."""
         if self._which is None:
             return stack
         self._which = self._which.to(stack.device)
-        return stack.index_select(0, self._which)
+        return stack.index_select(dim, self._which)
 
     def rows_of(self, x: Tensor) -> Tensor:
         """The group's rows among all."""

@@ -60,26 +60,38 @@ class RowProjection:
 
     @classmethod
     def of(
-        cls, group: Group, projections: Sequence[Projection], shared: SharedParameters
-    ) -> RowProjection:
-        """Stacked over the adapters of the group. Factors are small and are laid out row by row at
-        once; matrices are gathered when they are used."""
-        kind = type(projections[0])
+        cls, group: Group, places: Sequence[Sequence[Projection]], shared: SharedParameters
+    ) -> list[RowProjection]:
+        """At several places of equal shapes, each with the projections of the group's adapters.
+        Factors are small and are laid out row by row at once; matrices are gathered when they are
+        used."""
+        every = [projection for projections in places for projection in projections]
+        kind = type(every[0])
 
         def stack(name: str) -> Tensor:
-            stacked = stack_of(projections, name)
-            return group.gather(stacked) if kind.FACTORED else stacked
+            stacked = stack_of(every, name)
+            stacked = stacked.view(len(places), -1, *stacked.shape[1:])
+            return (group.gather(stacked, 1) if kind.FACTORED else stacked).flatten(0, 1)
 
         factors = {name: stack(name) for name in kind.FACTORS}
-        has_A = getattr(projections[0], "A", None) is not None
+        has_A = getattr(every[0], "A", None) is not None
         A: Tensor | None = stack("A") if has_A else group.kept.get("A")
         if A is None and group.adapters[0] in shared.holder("A"):
             slow = torch.stack([shared.holder("A")[adapter] for adapter in group.adapters])
             A = group.kept["A"] = group.gather(slow) if kind.FACTORED else slow
         if A is not None:
             A = A.to(next(iter(factors.values())).device)
-        bias = None if projections[0].bias is None else stack("bias")
-        return cls(kind, kind.prepare(factors, A), bias)
+            A = A if has_A or len(places) == 1 else A.repeat(len(places), 1, 1, 1)
+        prepared = kind.prepare(factors, A)
+        has_bias = every[0].bias is not None
+        parts = [
+            tensor.view(len(places), -1, *tensor.shape[1:]).unbind()
+            for tensor in ([*prepared, stack("bias")] if has_bias else prepared)
+        ]
+        return [
+            cls(kind, list(part[: len(prepared)]), part[-1] if has_bias else None)
+            for part in zip(*parts, strict=True)
+        ]
 
     def __call__(self, group: Group, x: Tensor) -> Tensor:
         if self.kind.FACTORED:
@@ -188,13 +200,9 @@ class BottleneckLayer(TunerLayer):
         return adapter in self.activations
 
     def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
-        prepared = group.kept.get(self)
-        if prepared is None:
-            prepared = group.kept[self] = [
-                RowProjection.of(group, kind, self.shared)
-                for kind in zip(*map(self.projections, group.adapters), strict=True)
-            ]
-        down, up = prepared
+        if self not in group.kept:
+            self._prepare_rows(group)
+        down, up = group.kept[self]
         activation = self.activations[group.adapters[0]]
 
         def adapted(y: Tensor) -> Tensor:
@@ -202,6 +210,29 @@ class BottleneckLayer(TunerLayer):
             return y + change
 
         return in_dtype_of(down.factors[0], output, adapted)
+
+    def _prepare_rows(self, group: Group) -> None:
+        """For all layers that are like this one, in a few operations, where they take but little
+        memory and none of them is trained."""
+        adapter, layers = group.adapters[0], [self]
+        if type(self.projections(adapter)[0]).FACTORED and not torch.is_grad_enabled():
+            alike = [
+                m for m in self.shared.layers if isinstance(m, BottleneckLayer) and m.has(adapter)
+            ]
+            alike = [m for m in alike if m._layout(adapter) == self._layout(adapter)]
+            layers = alike if self in alike else layers  # a copy of a layer is none of them
+        pairs = [[m.projections(adapter) for adapter in group.adapters] for m in layers]
+        downs, ups = (
+            RowProjection.of(group, [[pair[way] for pair in each] for each in pairs], self.shared)
+            for way in (0, 1)
+        )
+        for layer, down, up in zip(layers, downs, ups, strict=True):
+            group.kept[layer] = down, up
+
+    def _layout(self, adapter: str) -> tuple[Any, ...]:
+        """What has to be the same where parameters are stacked."""
+        holder, name = self._places(adapter)[0]
+        return self.shapes[adapter], holder[name].device, holder[name].dtype
 
     def projections(self, adapter: str) -> tuple[Projection, Projection]:
         modules: dict[str, Any] = self._modules  # by attribute it takes longer, in every pass
