@@ -56,6 +56,36 @@ def test_one_build_for_a_forward_pass(builds):
     assert builds == {"down": 1, "up": 1, "layers": 16}
 
 
+def test_one_build_for_a_pass_in_which_a_block_runs_twice(builds):
+    model, inputs = compacted(), inputs_of("t5")
+    blocks = model.get_base_model().encoder.block
+    blocks.append(blocks[1])
+    expected = gradients(by_formula(model), inputs)
+    builds.clear()
+    assert_same(gradients(model, inputs), expected)
+    assert builds == {"down": 1, "up": 1, "layers": 16}
+
+
+def test_switching_in_the_middle_of_a_training_pass():
+    model, inputs = compacted(), inputs_of("t5")
+    model.add_adapter("other", CompacterConfig(bottleneck=8))
+    model.set_adapter("other")
+    scramble(model)
+
+    def found(model):
+        model.set_adapter("default")
+        switch = model.get_base_model().decoder.register_forward_pre_hook(
+            lambda *_: model.set_adapter("other")
+        )
+        answer = gradients(model, inputs)
+        switch.remove()
+        return answer
+
+    answer = found(model)
+    assert_same(answer, found(by_formula(model)))
+    assert any(".other" in name for name in answer)
+
+
 def test_one_build_for_encoder_and_decoder_called_one_after_the_other(builds):
     model, inputs = compacted(), inputs_of("t5")
     expected = gradients(by_formula(model), inputs)

@@ -28,12 +28,15 @@ def build(
     weights of those that share them, `backward` is told when gradients arrive."""
     alike: dict[Any, list[int]] = {}
     for index, projection in enumerate(projections):
-        factor = projection._parameters[projection.FACTORS[0]]
+        held = projection._parameters
+        factor = held[projection.FACTORS[0]]
         assert factor is not None
         widths = (projection.in_features, projection.out_features, factor.shape)
-        own = "A" in projection._parameters
-        key = (type(projection), own, widths, factor.dtype, factor.device)
-        alike.setdefault(key, []).append(index)
+        key = (type(projection), "A" in held, widths, factor.dtype, factor.device)
+        if key in alike:
+            alike[key].append(index)
+        else:
+            alike[key] = [index]
     built: list[Any] = [None] * len(projections)
     for (kind, own, _, _, device), indices in alike.items():
         columns = [*kind.FACTORS, "A"] if own else kind.FACTORS
@@ -81,18 +84,25 @@ class _Build(torch.autograd.Function):
         places = [start + index for start in range(0, shared, ctx.count) for index in used]
         places += range(shared, len(answer))
         tensors = [ctx.tensors[place] for place in places]
-        gradients = [each for each in arrived if each is not None]
-        gradient = torch.stack(gradients)
+        gradient = _stack_matrices([each for each in arrived if each is not None])
         again = torch.is_grad_enabled()  # gradients of gradients are wanted
         with torch.autocast(gradient.device.type, enabled=False):
             factors, A = _stacks(ctx.kind, tensors, len(used))
             found = ctx.kind.gradients(factors, A, gradient, again=again)
         each: list[Tensor] = []
         for stack, tensor in zip(found, tensors[:: len(used)], strict=True):
-            each += [stack] if stack.dim() == tensor.dim() else stack.unbind()
+            # In the layout of a parameter autograd takes a gradient as it is, else it copies it
+            each += [stack] if stack.dim() == tensor.dim() else stack.contiguous().unbind()
         for place, part in zip(places, each, strict=True):
             answer[place] = part
         return None, None, None, *answer
+
+
+def _stack_matrices(matrices: Sequence[Tensor]) -> Tensor:
+    """Transposed ones, as gradients of a transposed W are, are stacked as they lie in memory."""
+    if matrices[0].is_contiguous():
+        return torch.stack(list(matrices))
+    return torch.stack([matrix.mT for matrix in matrices]).mT
 
 
 def _stacks(

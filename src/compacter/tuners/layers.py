@@ -109,7 +109,8 @@ class ThisThread(local):
     rows: Rows | None = None
     shortcuts: dict[TunerLayer, Shortcut | None] | None = None
     """Of the layers that have computed something in the call of the model or of `generate` that is
-    under way; None outside of calls, and where rows have different adapters."""
+    under way, for which the dictionary itself stands: another call, or another adapter, has another
+    one. None outside of calls, and where rows have different adapters."""
 
     def __reduce__(self) -> tuple[type[ThisThread], tuple[()]]:
         """A copy of the model has no batch under way."""

@@ -191,7 +191,8 @@ class BottleneckLayer(TunerLayer):
         if is_traced or torch._C._len_torch_dispatch_stack():
             self.built = None
             return None
-        if built is not None and built.adapter == adapter and built.take():
+        call = self._shared[0].here.shortcuts
+        if built is not None and built.adapter == adapter and built.take(call):
             return built
         self.built = None
         return built_weights(self, adapter)
@@ -247,17 +248,26 @@ class BottleneckLayer(TunerLayer):
         layers = [m for m in shared.layers if isinstance(m, BottleneckLayer) and m.has(adapter)]
         return [m for m in layers if not isinstance(m.projections(adapter)[0], Dense)]
 
-    def sources(self, adapter: str) -> list[Source] | None:
-        """What the matrices are made of; None if a parameter is not as it was made."""
-        places, shapes = self._places(adapter), self.shapes[adapter]
-        if len(places) != len(shapes):
-            return None
-        for (holder, name), shape in zip(places, shapes, strict=True):
-            parameter = holder[name]
-            is_plain = type(parameter) is nn.Parameter and not parameter.is_inference()
-            if not is_plain or parameter.is_meta or parameter.shape != shape:
-                return None
-        return [Source.of(holder, name) for holder, name in places]
+    def is_as_made(self, adapter: str) -> bool:
+        """Whether parameters are here, whole and plain, so that they can be stacked with others.
+        All layers are asked in every training step, hence the short way."""
+        down, up = self.projections(adapter)
+        parameters = [*down._parameters.items(), *up._parameters.items()]
+        own = [parameter for name, parameter in parameters if name != "bias"]
+        slow = self._shared[0].holder("A").get(adapter)
+        if slow is not None:
+            own.append(slow)
+        if [getattr(parameter, "shape", None) for parameter in own] != self.shapes[adapter]:
+            return False
+        for parameter in own:
+            is_plain = type(parameter) is nn.Parameter and not parameter.is_meta
+            if not is_plain or parameter.is_inference():  # type: ignore[union-attr]
+                return False
+        return True
+
+    def sources(self, adapter: str) -> list[Source]:
+        """What the matrices are made of, as it is now."""
+        return [Source.of(holder, name) for holder, name in self._places(adapter)]
 
     def _places(self, adapter: str) -> list[tuple[dict[str, Any], str]]:
         """Where the parameters are that the matrices are made of."""

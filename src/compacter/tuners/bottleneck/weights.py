@@ -1,15 +1,16 @@
 """When the matrices of an adapter are built, and for how long they are kept.
 
 All layers are built together, by the first layer that needs its matrices; the others find theirs.
-While an adapter is trained, what was built serves every layer once, and none after a backward pass:
-the next forward pass builds again. While nothing is trained it is kept until a parameter changes,
-so that decoding does not build at every token. A fused optimiser changes parameters without raising
-their versions, but it needs gradients: what was built is not kept where a parameter has one, nor
-after a backward pass. A pass of the whole model has no part in this, so its encoder can be called
-alone; and where a parameter is not what it was when the adapter was made (sharded, replicated,
-replaced by a function transform), a layer computes by its own formula. Only a compiler is shown a
-whole pass, at the beginning of which everything is built; and within a call of `generate`, layers
-that found their matrices use them to its end (see `Shortcut`)."""
+While an adapter is trained, what was built serves the call of the model that is under way, to its
+end. Where there is no such call, because an encoder is called alone or a model that PEFT does not
+wrap, it serves every layer once if no parameter was changed meanwhile, and none after a backward
+pass. While nothing is trained it is kept until a parameter changes, so that decoding does not build
+at every token. A fused optimiser changes parameters without raising their versions, but it needs
+gradients: what was built is not kept where a parameter has one, nor after a backward pass. Where a
+parameter is not what it was when the adapter was made (sharded, replicated, replaced by a function
+transform), a layer computes by its own formula. Only a compiler is shown a whole pass, at the
+beginning of which everything is built; and within a call of `generate`, layers that found their
+matrices use them to its end (see `Shortcut`)."""
 
 from __future__ import annotations
 
@@ -56,16 +57,21 @@ class Built:
     sources: list[Source]
     trained: bool
     backward: Backward
+    call: object | None = None
+    """The call of the model that they are trained in: the only one that they serve."""
     reached: int = field(init=False)
     used: bool = False
 
     def __post_init__(self) -> None:
         self.reached = self.backward.reached
 
-    def take(self) -> bool:
-        """Whether the matrices can be used now; while they are trained, that is so once."""
+    def take(self, call: object | None) -> bool:
+        """Whether the matrices can be used now, in that call of the model, if it is one; while they
+        are trained outside of a call, that is so once."""
         if self.reached != self.backward.reached:
             return False
+        if self.call is not None:
+            return self.call is call and torch.is_grad_enabled()
         if self.trained or torch.is_grad_enabled():
             trained = torch.is_grad_enabled() and _requires_grad(self.sources)
             if trained != self.trained or (trained and self.used):
@@ -90,24 +96,25 @@ def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
     the layer must compute by its own formula."""
     if torch._C._are_functorch_transforms_active():
         return None
-    own = layer.sources(adapter)
-    if own is None:
+    if not layer.is_as_made(adapter):
         return None
+    own, call = layer.sources(adapter), layer.shared.here.shortcuts
     trained = torch.is_grad_enabled() and _requires_grad(own)
     # A checkpointed block is run again, inside of the backward pass; other blocks are not
     inside_backward = trained and torch._C._current_graph_task_id() != -1
     if inside_backward or (not trained and _has_grad(own)):
         return _build(adapter, [(layer, own)], trained)[0]
-    members = [(m, m.sources(adapter)) for m in layer.all_with(adapter, layer.shared)]
-    whole = [
-        (m, sources)
-        for m, sources in members
-        if sources is not None and (trained or not _has_grad(sources))
-    ]
+    members = [m for m in layer.all_with(adapter, layer.shared) if m.is_as_made(adapter)]
+    if trained and call is not None:
+        whole: list[tuple[BottleneckLayer, list[Source]]] = [(m, []) for m in members]
+    else:
+        call, whole = None, [(m, m.sources(adapter)) for m in members]
+    if not trained:
+        whole = [(m, sources) for m, sources in whole if not _has_grad(sources)]
     places = [m for m, _ in whole]
     if layer not in places:  # a copy of a layer
         return None
-    made = _build(adapter, whole, trained)
+    made = _build(adapter, whole, trained, call)
     for member, built in zip(places, made, strict=True):
         member.built = built
     mine = made[places.index(layer)]  # not from the layer, where another thread may change it
@@ -116,7 +123,10 @@ def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
 
 
 def _build(
-    adapter: str, layers: Sequence[tuple[BottleneckLayer, list[Source]]], trained: bool
+    adapter: str,
+    layers: Sequence[tuple[BottleneckLayer, list[Source]]],
+    trained: bool,
+    call: object | None = None,
 ) -> list[Built]:
     """In one go, outside of inference mode, whose tensors could not be kept for other uses."""
     pairs = [layer.projections(adapter) for layer, _ in layers]
@@ -125,7 +135,7 @@ def _build(
     with torch.inference_mode(False), torch.set_grad_enabled(trained):
         matrices = build([projection for pair in pairs for projection in pair], A, backward)
     return [
-        Built(adapter, matrices[2 * i], matrices[2 * i + 1], sources, trained, backward)
+        Built(adapter, matrices[2 * i], matrices[2 * i + 1], sources, trained, backward, call)
         for i, (_, sources) in enumerate(layers)
     ]
 
