@@ -4,8 +4,9 @@
     python benchmarks/must_show.py --only steps,decode   # some of it
     python benchmarks/must_show.py --quick               # tiny models, to try the script
 
-Times are compared turn by turn in one process, by the ratio of medians; beside it stand what other
-rounds could have given and the ratio of minima. If others use the cores too, all becomes slower,
+Times are compared turn by turn in one process, by the ratio of medians, with the clock read after
+every layer (see compacter.bench.timing); beside it stand what other rounds could have given and the
+ratios of whole turns, by medians and by minima. If others use the cores too, all becomes slower,
 but many short operations more so than a few long ones; how busy they were is said with each part.
 Figures of `adapters` are those that benchmarks/peers/run.py left. The exit code is 1 if a promise
 is broken; what cannot be measured yet is said and breaks none."""
@@ -18,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,8 @@ from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
 import compacter
-from compacter.bench import SavedTensors, Timing, count_step, take_turns
+from compacter.bench import Laps, SavedTensors, Timing, count_step, take_turns
 from compacter.bench.memory import weight_bytes
-from compacter.bench.timing import PATIENCE
 from compacter.bench.work import decoding, make_inputs, make_optimizer, training_step
 from compacter.methods import METHODS
 from compacter.models import T5_DIMENSIONS, random_model
@@ -67,7 +67,10 @@ def compared(
 ) -> Check:
     of_medians, of_minima = timing.ratios(reference)
     low, high = timing.ratio_interval(reference)
-    note = f"95% in {low:.3f} to {high:.3f}; of minima {of_minima:.3f}"
+    of_turns = timing.median_turn / reference.median_turn
+    note = (
+        f"95% in {low:.3f} to {high:.3f}; whole turns {of_turns:.3f}, their minima {of_minima:.3f}"
+    )
     return Check(name, of_medians, limit, note, strictly)
 
 
@@ -83,6 +86,7 @@ class Plan:
 
     quick: bool
     rounds: int
+    laps: Laps = field(default_factory=Laps)
 
     def bare(self, name: str) -> nn.Module:
         torch.manual_seed(0)
@@ -99,18 +103,22 @@ class Plan:
         )
         return T5ForConditionalGeneration(config)
 
-    def times(self, works: dict[str, Callable[[], object]], turns: int = 1) -> dict[str, Timing]:
-        """`turns`: how many times as many turns as usual, for what is close or short."""
+    def times(
+        self, works: dict[str, Callable[[], object]], models: Iterable[nn.Module], *, turns: int
+    ) -> dict[str, Timing]:
+        """`models`: those that work; `turns`: how many times as many turns as usual, for what is
+        close or short."""
+        for model in models:
+            self.laps.watch(model)
         for work in works.values():
             work()
         rounds = self.rounds * (1 if self.quick else turns)
-        found = take_turns({**works, "count": count}, rounds, patience=PATIENCE)
+        found = take_turns({**works, "count": count}, rounds, laps=self.laps)
         counting = found.pop("count")
         slower = counting.median / counting.minimum
-        left_out = sum(timing.left_out for timing in found.values())
         print(
-            f"between turns, counting took {slower:.2f} times as long as at best; {rounds} turns "
-            f"of each, {left_out} of all were taken again, the cores being given to others",
+            f"{rounds} turns of each; between them, counting took {slower:.2f} times as long as at "
+            "best",
             flush=True,
         )
         return found
@@ -118,12 +126,12 @@ class Plan:
     def step_times(
         self, bare: nn.Module, names: list[str], batch: int, length: int, *, turns: int
     ) -> dict[str, Timing]:
-        works = {}
-        for name in names:
-            model = make(bare, name)
-            inputs = make_inputs(model, batch, length, 4)
-            works[name] = training_step(model, make_optimizer(model), inputs)
-        return self.times(works, turns)
+        models = {name: make(bare, name) for name in names}
+        works = {
+            name: training_step(model, make_optimizer(model), make_inputs(model, batch, length, 4))
+            for name, model in models.items()
+        }
+        return self.times(works, models.values(), turns=turns)
 
 
 def steps(plan: Plan) -> Iterator[Check]:
@@ -196,12 +204,12 @@ def activations(plan: Plan) -> Iterator[Check]:
 def decode(plan: Plan) -> Iterator[Check]:
     """Both models read the same weights, so that it makes no difference where these lie."""
     bare = plan.bare("t5-base").eval()
-    works = {}
-    for name, model in (("bare", bare), ("compacter", make(bare, "compacter").eval())):
+    models, works = {"bare": bare, "compacter": make(bare, "compacter").eval()}, {}
+    for name, model in models.items():
         work = decoding(model, make_inputs(model, 1, 20, 4), 20)
         assert work is not None
         works[name] = work
-    found = plan.times(works, turns=5)
+    found = plan.times(works, models.values(), turns=5)
     yield compared(
         "greedy decoding, T5-base, 20 tokens: Compacter / bare model",
         found["compacter"],
@@ -235,7 +243,7 @@ def mixed(plan: Plan) -> Iterator[Check]:
         "mixed": partial(run, few, adapter_names=names),
         "among many": partial(run, all_of_them, adapter_names=names),
     }
-    found = plan.times(works, turns=4)
+    found = plan.times(works, (few, all_of_them), turns=4)
     alone, together, among_many = (found[name] for name in works)
     yield compared(f"{rows} rows, {rows} adapters / one adapter", together, alone, 1.10)
     yield compared(f"the same with {many:,} adapters loaded", among_many, together, 1.05)
@@ -256,13 +264,12 @@ def load(model: nn.Module, folder: str, count: int) -> None:
 
 def intrinsic(plan: Plan) -> Iterator[Check]:
     bare = plan.bare("t5-small")
-    works, memory = {}, {}
-    for name in ("full", "intrinsic-said"):
-        model = make(bare, name)
+    models, works, memory = {name: make(bare, name) for name in ("full", "intrinsic-said")}, {}, {}
+    for name, model in models.items():
         optimizer, inputs = make_optimizer(model), make_inputs(model, 16, 128, 4)
         memory[name] = count_step(model, inputs, optimizer)
         works[name] = training_step(model, optimizer, inputs)
-    found = plan.times(works, turns=2)
+    found = plan.times(works, models.values(), turns=2)
     yield compared(
         "step 16 x 128: Intrinsic-SAID / full fine-tuning",
         found["intrinsic-said"],

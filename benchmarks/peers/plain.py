@@ -35,6 +35,8 @@ def _load_timing() -> Any:
 
 
 timing = _load_timing()
+laps = timing.Laps()
+"""Every model that works is watched by it."""
 
 
 class Order:
@@ -85,6 +87,7 @@ def batch(model: nn.Module, rows: int, length: int, target_length: int) -> dict[
 def training_step(model: nn.Module, rows: int, length: int) -> Work:
     """Forward, backward and AdamW on a batch with targets of four tokens."""
     inputs = batch(model.train(), rows, length, 4)
+    laps.watch(model)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
 
@@ -99,6 +102,7 @@ def training_step(model: nn.Module, rows: int, length: int) -> Work:
 def decoding(model: nn.Module) -> Work:
     """Greedy decoding of 20 tokens for one row of 20."""
     inputs = batch(model.eval(), 1, 20, 4)
+    laps.watch(model)
     inputs.pop("labels")
 
     @torch.no_grad()
@@ -111,7 +115,9 @@ def decoding(model: nn.Module) -> Work:
 
 
 def forward_pass(model: nn.Module, rows: int, **more: Any) -> Work:
+    """Without gradients, of rows of 32 tokens."""
     inputs = batch(model.eval(), rows, 32, 4)
+    laps.watch(model)
 
     @torch.no_grad()
     def run() -> None:
@@ -124,14 +130,15 @@ def compare(works: Mapping[str, Work], rounds: int) -> dict[str, Any]:
     """Seconds of everything, turn by turn, and ratios to the reference."""
     for work in works.values():
         work()
-    found = timing.take_turns(works, rounds, patience=timing.PATIENCE)
+    found = timing.take_turns(works, rounds, laps=laps)
     answers: dict[str, Any] = {}
     for name, each in found.items():
         of_medians, of_minima = each.ratios(found[REFERENCE])
         answers[name] = {
             "seconds": list(each.seconds),
-            "left_out": each.left_out,
             "ratio_of_medians": of_medians,
+            "ratio_interval": each.ratio_interval(found[REFERENCE]),
+            "ratio_of_turns": each.median_turn / found[REFERENCE].median_turn,
             "ratio_of_minima": of_minima,
         }
     return answers

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 
-from compacter.bench import Timing, take_turns
-from compacter.bench.timing import stolen_seconds
+from compacter.bench import Laps, Timing, take_turns
 
 
 class Clock:
@@ -27,6 +28,14 @@ class Clock:
 
         return run
 
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def whole(seconds: Iterable[float]) -> Timing:
+    """Of turns of one lap."""
+    return Timing(tuple((each,) for each in seconds))
+
 
 def test_every_round_gives_each_its_turn():
     clock = Clock()
@@ -34,12 +43,12 @@ def test_every_round_gives_each_its_turn():
     found = take_turns(
         {"a": clock.work("a", 1, 2, 6), "b": clock.work("b", 3, 3, 3)},
         3,
-        clock=lambda: clock.now,
+        laps=Laps(lambda: clock.now),
         on_round=rounds.append,
     )
     assert [sorted(clock.calls[i : i + 2]) for i in (0, 2, 4)] == [["a", "b"]] * 3
     assert rounds == [0, 1, 2]
-    assert found == {"a": Timing((1, 2, 6)), "b": Timing((3, 3, 3))}
+    assert found == {"a": whole((1, 2, 6)), "b": whole((3, 3, 3))}
     assert (found["a"].median, found["a"].minimum) == (2, 1)
     assert found["a"].ratios(found["b"]) == pytest.approx((2 / 3, 1 / 3))
 
@@ -57,11 +66,11 @@ def test_how_far_a_ratio_can_be_trusted():
     more rounds."""
     generator = np.random.default_rng(1)
     slow_rounds = generator.uniform(1, 3, 41)
-    twice, once = Timing(tuple(2 * slow_rounds)), Timing(tuple(slow_rounds))
+    twice, once = whole(2 * slow_rounds), whole(slow_rounds)
     assert twice.ratio_interval(once) == pytest.approx((2, 2))
     held, widths = 0, {40: 0.0, 400: 0.0}
     for rounds in [*widths] * 50:
-        a, b = (Timing(tuple(level + generator.uniform(0, 1, rounds))) for level in (4.0, 3.5))
+        a, b = (whole(level + generator.uniform(0, 1, rounds)) for level in (4.0, 3.5))
         low, high = a.ratio_interval(b, draws=300)
         held += low < 4.5 / 4 < high
         widths[rounds] += high - low
@@ -78,57 +87,70 @@ def test_a_device_is_waited_for_inside_the_time():
         clock.now += sum(pending)
         pending.clear()
 
-    found = take_turns({"a": lambda: pending.append(2.0)}, 1, wait=wait, clock=lambda: clock.now)
+    laps = Laps(lambda: clock.now)
+    found = take_turns({"a": lambda: pending.append(2.0)}, 1, wait=wait, laps=laps)
     assert found["a"].seconds == (2.0,)
 
 
-class Host:
-    """Gives the cores to others in some turns, which then take ten times as long."""
+class Layer(nn.Module):
+    """Takes some time forwards, more in some calls, and three times as long backwards."""
 
-    def __init__(self, *busy: bool) -> None:
-        self.clock, self.busy, self.stolen = Clock(), list(busy), 0.0
+    def __init__(self, clock: Clock, *seconds: float) -> None:
+        super().__init__()
+        self.clock, self.left = clock, list(seconds)
 
-    def work(self) -> None:
-        is_busy = bool(self.busy) and self.busy.pop(0)
-        self.clock.now += 10 if is_busy else 1
-        self.stolen += 9 if is_busy else 0
-
-    def turns(self, rounds: int, patience: float) -> Timing:
-        found = take_turns(
-            {"a": self.work},
-            rounds,
-            patience=patience,
-            clock=lambda: self.clock.now,
-            stolen=lambda: self.stolen,
-        )
-        return found["a"]
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        seconds = self.left.pop(0)
+        self.clock.now += seconds
+        output = x * 2
+        if output.requires_grad:
+            output.grad_fn.register_prehook(lambda _: self.clock.pass_by(3 * seconds))
+        return output, None
 
 
-def test_turns_in_which_the_host_was_busy_are_taken_again():
-    assert Host(False, True, True, False).turns(2, patience=4) == Timing((1, 1), left_out=2)
+class Layers(nn.Module):
+    def __init__(self, *layers: Layer) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x
 
 
-def test_patience_ends_and_then_every_turn_counts():
-    assert Host(True, True, True, False).turns(2, patience=1) == Timing((10, 1), left_out=2)
-    assert Host(True, False).turns(2, patience=0) == Timing((10, 1))
+def layers_in_turns(clock: Clock, *seconds: tuple[float, ...], trained: bool = False) -> Timing:
+    """`seconds`: for each layer, one number for each turn."""
+    model, x = Layers(*(Layer(clock, *each) for each in seconds)), torch.ones(1)
+    laps = Laps(lambda: clock.now)
+    laps.watch(model)
+    laps.watch(model)  # again, which changes nothing
+
+    def work() -> None:
+        output = model(x.clone().requires_grad_(trained))
+        if trained:
+            output.backward()
+        clock.now += 0.5
+
+    return take_turns({"a": work}, len(seconds[0]), laps=laps)["a"]
 
 
-def test_a_turn_that_was_slow_by_itself_counts():
-    clock = Clock()
-    work = {"a": clock.work("a", 1, 10, 1)}
-    found = take_turns(work, 3, patience=4, clock=lambda: clock.now, stolen=lambda: 5.0)
-    assert found["a"] == Timing((1, 10, 1))
+def test_a_slow_moment_spoils_one_lap_and_not_the_turn():
+    found = layers_in_turns(Clock(), (1, 1, 9), (2, 9, 2), (3, 3, 3))
+    assert found.laps == ((1, 2, 3, 0.5), (1, 9, 3, 0.5), (9, 2, 3, 0.5))
+    assert found.seconds == (6.5, 13.5, 14.5)
+    assert (found.median, found.median_turn, found.minimum) == (6.5, 13.5, 6.5)
 
 
-def test_what_the_kernel_counts_as_stolen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """The eighth number of the line for all cores, in ticks."""
-    stat = tmp_path / "stat"
-    stat.write_text("cpu  10 20 30 40 50 60 70 250 90 100\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
-    monkeypatch.setattr("compacter.bench.timing.STAT", stat)
-    monkeypatch.setattr("os.sysconf", {"SC_CLK_TCK": 100}.__getitem__)
-    assert stolen_seconds() == 2.5
-    stat.unlink()
-    assert stolen_seconds() == 0.0
+def test_layers_have_laps_backwards_too():
+    """The clock is read when the gradient of a layer's output is there, before its own backward
+    pass: the first lap backwards has nothing in it, the last has the first layer's."""
+    found = layers_in_turns(Clock(), (1,), (2,), trained=True)
+    assert found.laps == ((1, 2, 0, 6, 3.5),)
+
+
+def test_turns_with_different_numbers_of_laps_are_compared_as_wholes():
+    assert Timing(((1, 1), (5,), (2, 1))).median == 3
 
 
 def test_nothing_to_time():

@@ -9,11 +9,12 @@ from __future__ import annotations
 from compacter.bench.memory import Memory, MemoryLine, SavedTensors, count_step, parse_size
 from compacter.bench.report import Report, Row
 from compacter.bench.run import PRESETS, BenchSettings, measure
-from compacter.bench.timing import Timing, take_turns
+from compacter.bench.timing import Laps, Timing, take_turns
 
 __all__ = [
     "PRESETS",
     "BenchSettings",
+    "Laps",
     "Memory",
     "MemoryLine",
     "Report",

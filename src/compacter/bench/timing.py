@@ -1,39 +1,42 @@
 """Timing on machines that are never quiet: several pieces of work turn by turn in one process,
 compared by the ratios of their medians and of their minima.
 
-Most of the noise of a virtual machine is its host's: while that gives a core to others, all that
-waits for this core stands still. Linux counts such time, as "steal", so that a turn in which it
-was stolen can be told, whatever it measured, and taken again."""
+Cores that others use too are slow for a hundredth of a second here and there, so that hardly any
+turn of a second is quiet as a whole, but most of its laps are. Where the clock is read after every
+layer, the median is that of each lap over all turns, added up: a slow moment spoils one lap of one
+turn, and not the turn."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import median
+from typing import Any
 
 import numpy as np
-
-STAT = Path("/proc/stat")
-STOLEN = 0.01
-"""Share of the cores' time, above which a turn is taken again."""
-PATIENCE = 1.0
-"""How many turns may be taken again, for each that counts, where a figure is to be relied on."""
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of every turn."""
+    """Seconds of every turn, and of its laps."""
 
-    seconds: tuple[float, ...]
-    left_out: int = 0
-    """Turns that were taken again, because the cores were given to others meanwhile."""
+    laps: tuple[tuple[float, ...], ...]
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        return tuple(sum(turn) for turn in self.laps)
 
     @property
     def median(self) -> float:
-        return median(self.seconds)
+        """The medians of all laps, added up."""
+        return _median(self._laps)
+
+    @property
+    def median_turn(self) -> float:
+        """The same of whole turns, whatever their laps."""
+        return float(np.median(self.seconds))
 
     @property
     def minimum(self) -> float:
@@ -43,61 +46,73 @@ class Timing:
         """Of the medians and of the minima."""
         return self.median / other.median, self.minimum / other.minimum
 
-    def ratio_interval(self, other: Timing, draws: int = 2_000) -> tuple[float, float]:
+    def ratio_interval(self, other: Timing, draws: int = 1_000) -> tuple[float, float]:
         """Between which 95% of the ratios of medians lie when rounds are drawn anew, with those of
         both together: how far the figure of these rounds can be trusted."""
-        turns = np.random.default_rng(0).integers(
-            len(self.seconds), size=(draws, len(self.seconds))
-        )
-        medians = (np.median(np.array(each.seconds)[turns], axis=1) for each in (self, other))
-        low, high = np.quantile(np.divide(*medians), (0.025, 0.975))
+        generator, turns = np.random.default_rng(0), len(self.laps)
+        drawn = (generator.integers(turns, size=turns) for _ in range(draws))
+        ratios = [_median(self._laps[some]) / _median(other._laps[some]) for some in drawn]
+        low, high = np.quantile(ratios, (0.025, 0.975))
         return float(low), float(high)
 
+    @property
+    def _laps(self) -> NDArray[np.float64]:
+        """As a table. Turns that do not all have as many laps have one."""
+        is_even = len({len(turn) for turn in self.laps}) == 1
+        return np.array(self.laps if is_even else [[seconds] for seconds in self.seconds])
 
-def stolen_seconds() -> float:
-    """For how long, of all cores and since the start, a host let this machine wait for a core; 0
-    where nobody counts it."""
-    try:
-        ticks = STAT.read_text(encoding="ascii").split("\n", 1)[0].split()
-        return int(ticks[8]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError):
-        return 0.0
+
+def _median(laps: NDArray[np.float64]) -> float:
+    return float(np.median(laps, axis=0).sum())
+
+
+class Laps:
+    """Reads the clock whenever a layer of a model is done, forwards and backwards."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self._times: list[float] = []
+
+    def watch(self, model: nn.Module) -> None:
+        """Layers are what models keep in lists."""
+        for layers in model.modules():
+            if isinstance(layers, nn.ModuleList):
+                for layer in layers:
+                    if self._passed not in layer._forward_hooks.values():
+                        layer.register_forward_hook(self._passed)
+
+    def _passed(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._times.append(self.clock())
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, Tensor) and first.requires_grad:
+            first.register_hook(lambda _: self._times.append(self.clock()))  # type: ignore[no-untyped-call]
+
+    def of(self, *work: Callable[[], object]) -> tuple[float, ...]:
+        """Seconds of every lap while all that is done; the last one is until its end."""
+        self._times.clear()
+        start = self.clock()
+        for part in work:
+            part()
+        return tuple(np.diff([start, *self._times, self.clock()]).tolist())
 
 
 def take_turns(
     work: Mapping[str, Callable[[], object]],
     rounds: int,
     *,
-    patience: float = 0.0,
+    laps: Laps | None = None,
     wait: Callable[[], object] = lambda: None,
     on_round: Callable[[int], object] = lambda number: None,
-    clock: Callable[[], float] = time.perf_counter,
-    stolen: Callable[[], float] = stolen_seconds,
 ) -> dict[str, Timing]:
     """Call everything once in every round, so that a slow minute slows all alike, in an order that
-    is drawn anew, so that none has always the same one before it. A turn in which the host took the
-    cores away is taken again, until these are more than `patience` times all turns; then every turn
-    counts. `wait` is called before the clock is read, for devices that work on their own."""
-    names, generator = list(work), np.random.default_rng(0)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    left_out = dict.fromkeys(names, 0)
-    most_left_out = patience * rounds * len(names)
+    is drawn anew, so that none has always the same one before it. `laps` watches the models that
+    work; without, a turn is one lap. `wait` is called before a turn begins and ends, for devices
+    that work on their own."""
+    names, generator, watch = list(work), np.random.default_rng(0), laps or Laps()
+    turns: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     for number in range(rounds):
         on_round(number)
         for name in generator.permutation(names).tolist():
-            while True:
-                wait()
-                stolen_before, start = stolen(), clock()
-                work[name]()
-                wait()
-                taken = clock() - start
-                is_quiet = stolen() - stolen_before <= STOLEN * taken * _cores()
-                if is_quiet or sum(left_out.values()) >= most_left_out:
-                    break
-                left_out[name] += 1
-            seconds[name].append(taken)
-    return {name: Timing(tuple(seconds[name]), left_out[name]) for name in names}
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
+            wait()
+            turns[name].append(watch.of(work[name], wait))
+    return {name: Timing(tuple(turns[name])) for name in names}
