@@ -5,8 +5,8 @@
     python benchmarks/must_show.py --quick               # tiny models, to try the script
 
 Times are compared turn by turn in one process, by the ratio of medians, with the clock read after
-every layer (see compacter.bench.timing); beside it stand what other rounds could have given and the
-ratios of whole turns, by medians and by minima. If others use the cores too, all becomes slower,
+every layer (see compacter.bench.timing); beside it stand what other rounds could have given, the
+ratio of minima, and that of the medians of whole turns. If others use the cores too, all becomes slower,
 but many short operations more so than a few long ones; how busy they were is said with each part.
 Figures of `adapters` are those that benchmarks/peers/run.py left. The exit code is 1 if a promise
 is broken; what cannot be measured yet is said and breaks none."""
@@ -71,7 +71,7 @@ def compared(
     low, high = timing.ratio_interval(reference)
     of_turns = timing.median_turn / reference.median_turn
     note = (
-        f"95% in {low:.3f} to {high:.3f}; whole turns {of_turns:.3f}, their minima {of_minima:.3f}"
+        f"95% in {low:.3f} to {high:.3f}; of minima {of_minima:.3f}; of whole turns {of_turns:.3f}"
     )
     return Check(name, of_medians, limit, note, strictly)
 
