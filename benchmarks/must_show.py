@@ -6,10 +6,10 @@
 
 Times are compared turn by turn in one process, by the ratio of medians, with the clock read after
 every layer (see compacter.bench.timing); beside it stand what other rounds could have given, the
-ratio of minima, and that of the medians of whole turns. If others use the cores too, all becomes slower,
-but many short operations more so than a few long ones; how busy they were is said with each part.
-Figures of `adapters` are those that benchmarks/peers/run.py left. The exit code is 1 if a promise
-is broken; what cannot be measured yet is said and breaks none."""
+ratio of minima, and that of the medians of whole turns. If others use the cores too, all becomes
+slower, but many short operations more so than a few long ones; how busy they were is said with each
+part. Figures of `adapters` are those that benchmarks/peers/run.py left. The exit code is 1 if a
+promise is broken; what cannot be measured yet is said and breaks none."""
 
 from __future__ import annotations
 

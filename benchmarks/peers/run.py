@@ -110,15 +110,13 @@ def measure(python: Path, script: str, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """One table: ratios of medians, with those of minima in brackets."""
+    """One table: ratios of medians, with what 95% of them lie in when rounds are drawn anew."""
     lines = [f"| | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]
     for work, title in WORK.items():
         cells = []
         for where, method in COLUMNS.values():
             found = results[where]["figures"].get(work, {}).get(method)
-            cells.append(
-                f"{found['ratio_of_medians']:.3f} ({found['ratio_of_minima']:.3f})" if found else ""
-            )
+            cells.append(_cell(found) if found else "")
         lines.append(f"| {title} | {' | '.join(cells)} |")
     versions = (
         ", ".join(f"{name} {number}" for name, number in results[where]["versions"].items())
@@ -126,10 +124,15 @@ def markdown(results: dict[str, Any]) -> str:
     )
     turns, threads = sorted(results["order"]["rounds"].values()), results["ours"]["threads"]
     measured = (
-        f"Ratios of medians (of minima) over {turns[0]} to {turns[-1]} turns, {threads} threads."
+        f"Ratios of medians (95% of draws) over {turns[0]} to {turns[-1]} turns, {threads} threads."
     )
     lines += ["", f"{measured} {'; '.join(versions)}."]
     return "\n".join(lines) + "\n"
+
+
+def _cell(found: dict[str, Any]) -> str:
+    low, high = found["ratio_interval"]
+    return f"{found['ratio_of_medians']:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _arguments() -> argparse.Namespace:

@@ -224,7 +224,7 @@ def test_what_a_step_adds_is_told_by_name_and_shapes(script: Any):
 
 def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
     run = script("run")
-    figure = {"ratio_of_medians": 1.25, "ratio_of_minima": 1.5}
+    figure = {"ratio_of_medians": 1.25, "ratio_interval": [1.125, 1.5]}
     results = {
         "order": {"rounds": {"step 8 x 128": 12, "decode": 9, "step 1 x 16": 30}},
         "ours": {
@@ -236,8 +236,8 @@ def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
     }
     lines = run.markdown(results).splitlines()
     assert len(lines) == 2 + len(run.WORK) + 2
-    assert [line.count("1.250 (1.500)") for line in lines[2:6]] == [1, 1, 1, 1]
-    assert lines[5].endswith("| 1.250 (1.500) |")  # the last column is theirs
+    assert [line.count("1.250 (1.125 to 1.500)") for line in lines[2:6]] == [1, 1, 1, 1]
+    assert lines[5].endswith("| 1.250 (1.125 to 1.500) |")  # the last column is theirs
     assert lines[-1].endswith("9 to 30 turns, 2 threads. torch 1, peft 2; adapters 3.")
 
 
