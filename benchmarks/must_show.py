@@ -173,7 +173,7 @@ def peers() -> Check:
 
 
 def small(plan: Plan) -> Iterator[Check]:
-    """Beside the formula layer by layer, as the equation stands and as others compute it; and
+    """Beside the formula layer by layer, as the equation stands and as `adapters` computes it; and
     beside our own, shorter one, of which nothing is promised: a dense Adapter is hardly faster."""
     names = ["compacter", *FORMULAS]
     found = plan.step_times(plan.bare("t5-small"), names, 1, 16, turns=10)
