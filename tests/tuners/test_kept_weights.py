@@ -17,14 +17,14 @@ from tiny_models import TINY
 def test_decoding_builds_once_and_keeps(builds):
     model, ids = compacted(), inputs_of("t5")["input_ids"]
     model.generate(input_ids=ids, max_new_tokens=6, num_beams=2)
-    assert builds == {"down": 1, "up": 1, "layers": 16}
+    assert builds == {"builds": 1, "projections": 16}
     model.generate(input_ids=ids, max_new_tokens=6)
     logits(model, **inputs_of("t5"))
-    assert builds["down"] == 1
+    assert builds["builds"] == 1
     train(model, inputs_of("t5"), steps=1)
     builds.clear()
     model.generate(input_ids=ids, max_new_tokens=6)
-    assert builds == {"down": 1, "up": 1, "layers": 16}
+    assert builds == {"builds": 1, "projections": 16}
 
 
 def test_a_frozen_adapter_is_kept_with_gradients_enabled_too(builds):
@@ -33,7 +33,7 @@ def test_a_frozen_adapter_is_kept_with_gradients_enabled_too(builds):
         parameter.requires_grad_(False)
     model(**inputs)
     model(**inputs)
-    assert builds["down"] == 1
+    assert builds["builds"] == 1
 
 
 def test_of_many_adapters_one_is_kept():
@@ -270,7 +270,7 @@ def test_decoding_keeps_nothing_while_there_are_gradients(builds):
     model.zero_grad()
     builds.clear()
     model.generate(input_ids=inputs["input_ids"], max_new_tokens=6)
-    assert builds == {"down": 1, "up": 1, "layers": 16}
+    assert builds == {"builds": 1, "projections": 16}
 
 
 def shared_by(model):

@@ -7,7 +7,7 @@ from compacter.nn.bottleneck import (
     bottleneck_by_linear,
     bottleneck_of,
 )
-from compacter.nn.building import Backward, build
+from compacter.nn.building import Backward, Builder, build
 from compacter.nn.fastfood import Fastfood
 from compacter.nn.moved import moved, moved_embedding, moved_linear
 from compacter.nn.projections import (
@@ -26,6 +26,7 @@ __all__ = [
     "LPHM",
     "PHM",
     "Backward",
+    "Builder",
     "Bottleneck",
     "Dense",
     "Fastfood",

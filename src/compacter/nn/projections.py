@@ -53,11 +53,9 @@ def kronecker_sums(A: Tensor, B: Tensor) -> Tensor:
 
 def low_rank_kronecker_sums(A: Tensor, s: Tensor, t: Tensor) -> Tensor:
     """sum_i A_i (x) s_i t_i of m sets at once, s in R^{m x n x p x r}, t in R^{m x n x r x q}, A as
-    in `kronecker_sums`. A goes into the shorter factor, where it makes something small; the sum is
-    then one product, which comes out transposed, (b q) x (a p)."""
+    in `kronecker_sums`. A goes into t, which had better be the shorter factor, since that makes
+    something small; the sum is then one product, which comes out transposed, (b q) x (a p)."""
     (m, n, p, _), q = s.shape, t.shape[-1]
-    if p < q:
-        return low_rank_kronecker_sums(A.mT, t.mT, s.mT).mT
     short, long = _kronecker_factors(A, s, t)
     return (short @ long).reshape(m, n * q, n * p).mT
 
@@ -67,9 +65,6 @@ def low_rank_kronecker_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of s, t and A, given that of `low_rank_kronecker_sums`."""
     (m, n, p, r), q = s.shape, t.shape[-1]
-    if p < q:
-        of_t, of_s, of_A = low_rank_kronecker_gradients(A.mT, t.mT, s.mT, gradient.mT)
-        return of_s.mT, of_t.mT, of_A.mT
     short, long = _kronecker_factors(A, s, t)
     transposed = gradient.mT.reshape(m, n * q * n, p)
     of_s = (short.mT @ transposed).reshape(m, n, r, p).mT
@@ -98,7 +93,8 @@ class Projection(nn.Module, ABC):
     FACTORS: ClassVar[tuple[str, ...]]
     """The parameters that W is made of, without slow weights."""
     FACTORED: ClassVar[bool] = False
-    """Whether `prepare` stays as small as the factors, where W would not."""
+    """Whether W is made of two factors, one as wide as the input and one as the output. Then
+    `prepare` stays as small as they are, and their transposes, exchanged, make W^T."""
 
     bias: nn.Parameter | None
 

@@ -111,6 +111,8 @@ class ThisThread(local):
     """Of the layers that have computed something in the call of the model or of `generate` that is
     under way, for which the dictionary itself stands: another call, or another adapter, has another
     one. None outside of calls, and where rows have different adapters."""
+    built: Any = None
+    """What was built for that call while an adapter is trained, if anything was."""
 
     def __reduce__(self) -> tuple[type[ThisThread], tuple[()]]:
         """A copy of the model has no batch under way."""
@@ -134,6 +136,7 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self.layers: list[TunerLayer] = []
         self.here = ThisThread()
         self.is_traced = False
+        self.together: Any = None  # the layers that were built together last
         self.backward = Backward()
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
@@ -165,6 +168,7 @@ class SharedParameters(SwitchableLayer, nn.Module):
     def switched(self) -> None:
         if self.here.shortcuts is not None:
             self.here.shortcuts = {}
+        self.here.built = None
 
     @contextmanager
     def one_call(self) -> Iterator[None]:
@@ -172,11 +176,11 @@ class SharedParameters(SwitchableLayer, nn.Module):
         which a logits processor can make, may change anything: after it layers ask again."""
         here = self.here
         is_inside = here.shortcuts is not None
-        here.shortcuts = {}
+        here.shortcuts, here.built = {}, None
         try:
             yield
         finally:
-            here.shortcuts = {} if is_inside else None
+            here.shortcuts, here.built = {} if is_inside else None, None
 
     def get_base_layer(self) -> nn.Module:
         """A module of the base model: tells PEFT the device and dtype to put parameters on."""
@@ -185,6 +189,10 @@ class SharedParameters(SwitchableLayer, nn.Module):
     def delete_adapter(self, adapter_name: str) -> None:
         self.adapters.pop(adapter_name, None)
         super().delete_adapter(adapter_name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has other layers."""
+        return {**self.__dict__, "together": None}
 
     def holder(self, kind: str) -> dict[str, Any]:
         """The dictionary, by adapter, that the parameters of a kind are held in."""

@@ -24,7 +24,13 @@ from compacter.nn import (
 )
 from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
-from compacter.tuners.bottleneck.weights import Built, Source, built_weights
+from compacter.tuners.bottleneck.weights import (
+    Built,
+    BuiltForCall,
+    Matrices,
+    Source,
+    built_matrices,
+)
 from compacter.tuners.layers import (
     SharedParameters,
     Shortcut,
@@ -162,13 +168,12 @@ class BottleneckLayer(TunerLayer):
 
         return forward
 
-    def _matrices(self, adapter: str) -> tuple[Tensor, Tensor] | None:
+    def _matrices(self, adapter: str) -> Matrices | None:
         """W of down and of up; None if the layer must compute by its own formula."""
         down, up = self.projections(adapter)
         if type(down) is Dense and type(up) is Dense:  # isinstance would ask the abstract class
             return down.W, up.W
-        built = self._find_built(adapter)
-        return None if built is None else (built.down, built.up)
+        return self._find_built(adapter)
 
     def _adapt_alone(self, adapter: str, activation: nn.Module, output: Tensor) -> Tensor:
         """By this layer's own formula."""
@@ -179,11 +184,11 @@ class BottleneckLayer(TunerLayer):
         factor: Tensor = getattr(down, down.FACTORS[0])
         return in_dtype_of(factor, output, lambda y: bottleneck(y, down, activation, up, A))
 
-    def _find_built(self, adapter: str) -> Built | None:
-        built = self.built
+    def _find_built(self, adapter: str) -> Matrices | None:
+        built, shared = self.built, self._shared[0]
         if torch.compiler.is_compiling():
-            if self.shared.is_traced:
-                return built
+            if shared.is_traced:
+                return None if built is None else built.matrices
             self.built = None  # what is compiled may be a training step, which is not seen
             return None
         is_traced = torch._C._get_tracing_state()  # what was kept would become a constant
@@ -191,11 +196,15 @@ class BottleneckLayer(TunerLayer):
         if is_traced or torch._C._len_torch_dispatch_stack():
             self.built = None
             return None
-        call = self._shared[0].here.shortcuts
-        if built is not None and built.adapter == adapter and built.take(call):
-            return built
-        self.built = None
-        return built_weights(self, adapter)
+        for_call: BuiltForCall | None = shared.here.built
+        matrices = None if for_call is None else for_call.find(self, adapter)
+        if matrices is not None:
+            return matrices
+        if built is not None:
+            if built.adapter == adapter and built.take():
+                return built.matrices
+            self.built = None
+        return built_matrices(self, adapter)
 
     def has(self, adapter: str) -> bool:
         return adapter in self.activations
@@ -249,8 +258,7 @@ class BottleneckLayer(TunerLayer):
         return [m for m in layers if not isinstance(m.projections(adapter)[0], Dense)]
 
     def is_as_made(self, adapter: str) -> bool:
-        """Whether parameters are here, whole and plain, so that they can be stacked with others.
-        All layers are asked in every training step, hence the short way."""
+        """Whether parameters are here, whole and plain, so that they can be stacked with others."""
         down, up = self.projections(adapter)
         parameters = [*down._parameters.items(), *up._parameters.items()]
         own = [parameter for name, parameter in parameters if name != "bias"]
@@ -281,12 +289,12 @@ class BottleneckLayer(TunerLayer):
         return [*own, (slow, adapter)] if adapter in slow else own
 
     def delete_adapter(self, adapter_name: str) -> None:
-        self.built = None
+        self.built = self.shared.together = None
         super().delete_adapter(adapter_name)
 
     def train(self, mode: bool = True) -> Self:
         """Also forgets what was built, in case parameters were changed behind autograd's back."""
-        self.built = None
+        self.built = self.shared.here.built = None
         return super().train(mode)
 
     def _replicate_for_data_parallel(self) -> Self:

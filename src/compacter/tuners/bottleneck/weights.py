@@ -14,17 +14,21 @@ matrices use them to its end (see `Shortcut`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from compacter.nn import Backward, build
+from compacter.nn import Backward, Builder, build
 
 if TYPE_CHECKING:
     from compacter.tuners.bottleneck.layer import BottleneckLayer
+    from compacter.tuners.layers import SharedParameters
+
+Matrices = tuple[Tensor, Tensor]
+"""W of the way down and of the way up."""
 
 
 class Source(NamedTuple):
@@ -52,26 +56,20 @@ class Built:
     short cuts."""
 
     adapter: str
-    down: Tensor
-    up: Tensor
+    matrices: Matrices
     sources: list[Source]
     trained: bool
     backward: Backward
-    call: object | None = None
-    """The call of the model that they are trained in: the only one that they serve."""
     reached: int = field(init=False)
     used: bool = False
 
     def __post_init__(self) -> None:
         self.reached = self.backward.reached
 
-    def take(self, call: object | None) -> bool:
-        """Whether the matrices can be used now, in that call of the model, if it is one; while they
-        are trained outside of a call, that is so once."""
+    def take(self) -> bool:
+        """Whether the matrices can be used now; while they are trained that is so once."""
         if self.reached != self.backward.reached:
             return False
-        if self.call is not None:
-            return self.call is call and torch.is_grad_enabled()
         if self.trained or torch.is_grad_enabled():
             trained = torch.is_grad_enabled() and _requires_grad(self.sources)
             if trained != self.trained or (trained and self.used):
@@ -91,53 +89,98 @@ class Built:
         return True
 
 
-def built_weights(layer: BottleneckLayer, adapter: str) -> Built | None:
+@dataclass(slots=True, eq=False)
+class BuiltForCall:
+    """The matrices of all layers, while they are trained, in one call of the model."""
+
+    adapter: str
+    matrices: Mapping[BottleneckLayer, Matrices]
+    backward: Backward
+    reached: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reached = self.backward.reached
+
+    def find(self, layer: BottleneckLayer, adapter: str) -> Matrices | None:
+        if self.reached != self.backward.reached or not torch.is_grad_enabled():
+            return None
+        return self.matrices.get(layer) if adapter == self.adapter else None
+
+
+@dataclass(slots=True, eq=False)
+class Together:
+    """The layers of an adapter whose parameters are as they were made, so that they can be built
+    together. All of them are asked in every training step; where they are the same as in the step
+    before, in the same memory, nothing has to be asked again."""
+
+    adapter: str
+    layers: dict[BottleneckLayer, None]
+    sources: list[Source]
+    builder: Builder
+
+    @classmethod
+    def of(cls, adapter: str, layers: Sequence[BottleneckLayer]) -> Together:
+        projections = [way for layer in layers for way in layer.projections(adapter)]
+        sources = [source for layer in layers for source in layer.sources(adapter)]
+        different = {id(source.parameter): source for source in sources}  # A is of all layers
+        return cls(adapter, dict.fromkeys(layers), [*different.values()], Builder(projections))
+
+    @property
+    def is_current(self) -> bool:
+        for holder, name, parameter, _, pointer, _, _ in self.sources:
+            if holder.get(name) is not parameter or parameter.data_ptr() != pointer:
+                return False
+        return True
+
+    @staticmethod
+    def find(adapter: str, layer: BottleneckLayer) -> Together:
+        """With that layer, unless it has to compute by its own formula."""
+        shared = layer.shared
+        found: Together | None = shared.together
+        if found is None or found.adapter != adapter or not found.is_current:
+            layers = [m for m in layer.all_with(adapter, shared) if m.is_as_made(adapter)]
+            found = shared.together = Together.of(adapter, layers)
+        return found
+
+    def build(self, shared: SharedParameters, trained: bool) -> list[Matrices]:
+        """Of all layers, outside of inference mode, whose tensors could not be kept for other
+        uses."""
+        A = shared.get("A", self.adapter)
+        with torch.inference_mode(False), torch.set_grad_enabled(trained):
+            matrices = self.builder.build(A, shared.backward)
+        return list(zip(matrices[::2], matrices[1::2], strict=True))
+
+
+def built_matrices(layer: BottleneckLayer, adapter: str) -> Matrices | None:
     """The matrices of the layer, built with those of all others where that can be done; None if
     the layer must compute by its own formula."""
     if torch._C._are_functorch_transforms_active():
         return None
-    if not layer.is_as_made(adapter):
+    shared = layer.shared
+    together = Together.find(adapter, layer)
+    if layer not in together.layers:  # a copy of a layer, or one whose parameters are elsewhere
         return None
-    own, call = layer.sources(adapter), layer.shared.here.shortcuts
+    own = layer.sources(adapter)
     trained = torch.is_grad_enabled() and _requires_grad(own)
     # A checkpointed block is run again, inside of the backward pass; other blocks are not
     inside_backward = trained and torch._C._current_graph_task_id() != -1
     if inside_backward or (not trained and _has_grad(own)):
-        return _build(adapter, [(layer, own)], trained)[0]
-    members = [m for m in layer.all_with(adapter, layer.shared) if m.is_as_made(adapter)]
-    if trained and call is not None:
-        whole: list[tuple[BottleneckLayer, list[Source]]] = [(m, []) for m in members]
-    else:
-        call, whole = None, [(m, m.sources(adapter)) for m in members]
+        return Together.of(adapter, [layer]).build(shared, trained)[0]
+    if trained and shared.here.shortcuts is not None:
+        made = dict(zip(together.layers, together.build(shared, trained), strict=True))
+        shared.here.built = BuiltForCall(adapter, made, shared.backward)
+        return made[layer]
+    sources = [(member, member.sources(adapter)) for member in together.layers]
     if not trained:
-        whole = [(m, sources) for m, sources in whole if not _has_grad(sources)]
-    places = [m for m, _ in whole]
-    if layer not in places:  # a copy of a layer
-        return None
-    made = _build(adapter, whole, trained, call)
-    for member, built in zip(places, made, strict=True):
+        sources = [(m, states) for m, states in sources if not _has_grad(states)]
+        together = Together.of(adapter, [m for m, _ in sources])
+    for (member, states), matrices in zip(sources, together.build(shared, trained), strict=True):
+        built = Built(adapter, matrices, states, trained, shared.backward)
         member.built = built
-    mine = made[places.index(layer)]  # not from the layer, where another thread may change it
-    mine.used = True
+        if member is layer:  # not from the layer, where another thread may change it
+            built.used = True
+            mine = matrices
     return mine
-
-
-def _build(
-    adapter: str,
-    layers: Sequence[tuple[BottleneckLayer, list[Source]]],
-    trained: bool,
-    call: object | None = None,
-) -> list[Built]:
-    """In one go, outside of inference mode, whose tensors could not be kept for other uses."""
-    pairs = [layer.projections(adapter) for layer, _ in layers]
-    shared = layers[0][0].shared
-    A, backward = shared.get("A", adapter), shared.backward
-    with torch.inference_mode(False), torch.set_grad_enabled(trained):
-        matrices = build([projection for pair in pairs for projection in pair], A, backward)
-    return [
-        Built(adapter, matrices[2 * i], matrices[2 * i + 1], sources, trained, backward, call)
-        for i, (_, sources) in enumerate(layers)
-    ]
 
 
 def _requires_grad(sources: Sequence[Source]) -> bool:
@@ -153,5 +196,5 @@ def trace_weights(layers: Sequence[BottleneckLayer], adapter: str, A: Tensor | N
     pairs = [layer.projections(adapter) for layer in layers]
     matrices = build([projection for pair in pairs for projection in pair], A)
     for i, layer in enumerate(layers):
-        down, up = matrices[2 * i], matrices[2 * i + 1]
-        layer.built = Built(adapter, down, up, [], False, Backward())
+        pair = matrices[2 * i], matrices[2 * i + 1]
+        layer.built = Built(adapter, pair, [], False, Backward())
