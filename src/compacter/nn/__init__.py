@@ -6,6 +6,7 @@ from compacter.nn.bottleneck import (
     bottleneck,
     bottleneck_by_linear,
     bottleneck_of,
+    trained_bottleneck,
 )
 from compacter.nn.building import Backward, Builder, build
 from compacter.nn.fastfood import Fastfood
@@ -26,8 +27,8 @@ __all__ = [
     "LPHM",
     "PHM",
     "Backward",
-    "Builder",
     "Bottleneck",
+    "Builder",
     "Dense",
     "Fastfood",
     "LowRank",
@@ -44,4 +45,5 @@ __all__ = [
     "rms_epsilon",
     "rms_norm",
     "slow_weights",
+    "trained_bottleneck",
 ]

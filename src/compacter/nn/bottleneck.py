@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from compacter.errors import SettingError
 from compacter.nn.projections import Projection
-from compacter.nn.watched import is_watched
+from compacter.nn.watched import is_watched, unwatched_apply
 
 Activation = Callable[[Tensor], Tensor]
 
 _linear = nn.functional.linear
+_gelu_backward = torch.ops.aten.gelu_backward.default
 
 MANY = 2**17
 """Numbers in y from which on a pass over them takes longer than a function written in Python."""
@@ -40,17 +41,27 @@ def bottleneck_of(
     it rounds what is multiplied."""
     if not torch.is_grad_enabled() or torch.is_autocast_enabled(y.device.type):
         return bottleneck_by_linear(y, W.t(), b, activation, V.t(), c)
-    rows, watched = y.reshape(-1, y.shape[-1]), is_watched()
-    if watched or rows.numel() < MANY:
-        h = _project(rows, W, b)
-    else:
-        rows, h = _Down.apply(rows, W, b)  # type: ignore[no-untyped-call]
-    z = activation(h)
-    if watched or c is None:
-        output = torch.addmm(rows if c is None else rows + c, z, V)
-    else:
-        output = (rows + c).addmm_(z, V)
-    return output.view(y.shape)
+    formula = _bottleneck_by_autograd if is_watched() else trained_bottleneck
+    return formula(y, W, b, activation, V, c)
+
+
+def _bottleneck_by_autograd(
+    y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
+) -> Tensor:
+    rows = y.reshape(-1, y.shape[-1])
+    z = activation(_project(rows, W, b))
+    return torch.addmm(rows if c is None else rows + c, z, V).view(y.shape)
+
+
+def trained_bottleneck(
+    y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
+) -> Tensor:
+    """The same where it is known that gradients are wanted, and that nobody watches."""
+    if y.numel() >= MANY:
+        output: Tensor = _apply_bottleneck(y, W, b, activation, V, c)
+        return output
+    rows = y.reshape(-1, y.shape[-1])
+    return _change_added(rows, activation(_project(rows, W, b)), V, c).view(y.shape)
 
 
 def bottleneck_by_linear(
@@ -65,24 +76,71 @@ def _project(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
     return torch.mm(x, W) if b is None else torch.addmm(b, x, W)
 
 
-class _Down(torch.autograd.Function):
-    """y -> y, y W + b. Both are made of y, so autograd would add up two gradients of y, which here
-    is done where the second is written."""
+def _change_added(y: Tensor, z: Tensor, V: Tensor, c: Tensor | None) -> Tensor:
+    """y + (z V + c)."""
+    return torch.addmm(y, z, V) if c is None else (y + c).addmm_(z, V)
+
+
+class _Bottleneck(torch.autograd.Function):
+    """All of it, for many rows. Autograd would keep what the activation makes too, and add up the
+    two gradients of y; here that is done where the second is written."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, W: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(y, W)
-        return y.view_as(y), _project(y, W, b)
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        W: Tensor,
+        b: Tensor | None,
+        activation: Activation,
+        V: Tensor,
+        c: Tensor | None,
+    ) -> Tensor:
+        rows = y.reshape(-1, y.shape[-1])
+        h = _project(rows, W, b)
+        ctx.save_for_backward(y, h, W, b, V, c)
+        ctx.activation = activation
+        return _change_added(rows, activation(h), V, c).view(y.shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_h: Tensor) -> tuple[Tensor | None, ...]:
-        y, W = ctx.saved_tensors
-        needs_y, needs_W, needs_b = ctx.needs_input_grad
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, h, W, b, V, c = ctx.saved_tensors
+        activation, needs = ctx.activation, ctx.needs_input_grad
+        if torch.is_grad_enabled():  # gradients of gradients are wanted
+            output = _bottleneck_by_autograd(y, W, b, activation, V, c)
+            given = [y, W, b, None, V, c]
+            needed = [tensor for tensor, is_so in zip(given, needs, strict=True) if is_so]
+            found = iter(torch.autograd.grad(output, needed, grad, create_graph=True))
+            return tuple(next(found) if is_so else None for is_so in needs)
+        of_rows = grad.reshape(-1, y.shape[-1])
+        of_h = _backward_of(activation, h, of_rows @ V.t())
         return (
-            torch.addmm(grad, grad_h, W.t()) if needs_y else None,
-            torch.mm(grad_h.t(), y).t() if needs_W else None,  # as y^T grad_h it takes longer
-            grad_h.sum(0) if needs_b else None,
+            torch.addmm(of_rows, of_h, W.t()).view(y.shape) if needs[0] else None,
+            _over_rows(of_h, y.reshape(of_rows.shape)).t() if needs[1] else None,
+            of_h.sum(0) if needs[2] else None,
+            None,
+            _over_rows(activation(h), of_rows) if needs[4] else None,
+            of_rows.sum(0) if needs[5] else None,
         )
+
+
+_apply_bottleneck = unwatched_apply(_Bottleneck)
+
+
+def _backward_of(activation: Activation, h: Tensor, grad: Tensor) -> Tensor:
+    if type(activation) is nn.GELU:
+        gradient: Tensor = _gelu_backward(grad, h, approximate=activation.approximate)
+        return gradient
+    with torch.enable_grad():
+        h = h.detach().requires_grad_()
+        return torch.autograd.grad(activation(h), h, grad)[0]
+
+
+def _over_rows(a: Tensor, b: Tensor) -> Tensor:
+    """a^T b with few columns in a, where two halves take less time than the whole."""
+    if len(a) % 2:
+        return a.t() @ b
+    halves = a.view(2, -1, a.shape[-1]).mT @ b.reshape(2, -1, b.shape[-1])
+    return halves[0] + halves[1]
 
 
 class Bottleneck(nn.Module):

@@ -198,7 +198,7 @@ class _Build(torch.autograd.Function):
 
 
 def _columns(tensors: Sequence[Tensor], count: int) -> list[Tensor]:
-    return [torch.stack(tensors[i : i + count]) for i in range(0, len(tensors), count or 1)]
+    return [torch.stack(list(tensors[i : i + count])) for i in range(0, len(tensors), count or 1)]
 
 
 def _mirror(kind: type[Projection], stacks: list[Tensor]) -> list[Tensor]:

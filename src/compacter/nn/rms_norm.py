@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compacter.nn.watched import is_watched
+from compacter.nn.watched import is_watched, unwatched_apply
 
 FEW = 2**14
 """Numbers of a text below which models' own operations are the faster ones. Not of the whole batch:
@@ -35,7 +35,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return (x * _scale(x, eps)).mul_(weight)
     if x.dim() > 2 and x.shape[1:].numel() < FEW:
         return x * (x * x).mean(-1, keepdim=True).add_(eps).rsqrt_() * weight
-    output: Tensor = _RmsNorm.apply(x, weight, eps)  # type: ignore[no-untyped-call]
+    output: Tensor = _apply_rms_norm(x, weight, eps)
     return output
 
 
@@ -85,6 +85,9 @@ class _RmsNorm(torch.autograd.Function):
             sums = torch.mv(grad.reshape(-1, len(weight)), weight).view_as(scale)
             x_grad.add_(sums.mul_(scale), alpha=1 / len(weight))
         return x_grad, weight_grad, None
+
+
+_apply_rms_norm = unwatched_apply(_RmsNorm)
 
 
 def rms_epsilon(norm: nn.Module) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch.autograd import forward_ad
 
@@ -24,3 +27,10 @@ def is_watched() -> bool:
         or _dispatch_modes()
         or forward_ad._current_level >= 0
     )
+
+
+def unwatched_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """The `apply` of a function where it is known that nobody watches: torch's own first asks for
+    transforms once more, in Python."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply

@@ -21,6 +21,7 @@ from compacter.nn import (
     make_projection,
     rms_epsilon,
     rms_norm,
+    trained_bottleneck,
 )
 from compacter.tuners.bottleneck.activation import find_activation
 from compacter.tuners.bottleneck.config import CompacterConfig
@@ -28,6 +29,7 @@ from compacter.tuners.bottleneck.weights import (
     Built,
     BuiltForCall,
     Matrices,
+    Parts,
     Source,
     built_matrices,
 )
@@ -40,6 +42,8 @@ from compacter.tuners.layers import (
     in_dtype_of,
 )
 from compacter.tuners.rows import Group, Rows, stack_of
+
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
 def make_projections(width: int, config: CompacterConfig) -> tuple[Projection, Projection]:
@@ -130,17 +134,22 @@ class BottleneckLayer(TunerLayer):
         self.built = None
 
     def adapt(self, adapter: str, output: Tensor) -> Tensor:
+        parts = self._parts_for_call(adapter)
+        if (
+            parts is not None  # then this is the shortest way, in most steps
+            and parts[0].dtype is output.dtype
+            and not is_watched()
+            and not _is_any_autocast_enabled()
+        ):
+            return trained_bottleneck(output, *parts)
         activation = self.activations.get(adapter)
         if activation is None:
             return output
         matrices = self._matrices(adapter)
         if matrices is None:
             return self._adapt_alone(adapter, activation, output)
-        (W, V), (down, up) = matrices, self.projections(adapter)
-        b, c = _bias(down), _bias(up)
-        if W.dtype is output.dtype:
-            return bottleneck_of(output, W, b, activation.forward, V, c)
-        return in_dtype_of(W, output, lambda y: bottleneck_of(y, W, b, activation.forward, V, c))
+        parts = self.parts(adapter, matrices)
+        return in_dtype_of(parts[0], output, lambda y: bottleneck_of(y, *parts))
 
     def shortcut(self, adapter: str) -> Shortcut | None:
         """With the matrices that are kept, and the biases that are there when it is taken."""
@@ -167,6 +176,14 @@ class BottleneckLayer(TunerLayer):
             return in_dtype_of(W, y, lambda y: bottleneck_by_linear(y, W, b, activate, V, c))
 
         return forward
+
+    def parts(self, adapter: str, matrices: Matrices) -> Parts:
+        (W, V), (down, up) = matrices, self.projections(adapter)
+        return W, _bias(down), self.activations[adapter], V, _bias(up)
+
+    def _parts_for_call(self, adapter: str) -> Parts | None:
+        for_call: BuiltForCall | None = self._shared[0].here.built
+        return None if for_call is None else for_call.find(self, adapter)
 
     def _matrices(self, adapter: str) -> Matrices | None:
         """W of down and of up; None if the layer must compute by its own formula."""
@@ -196,10 +213,9 @@ class BottleneckLayer(TunerLayer):
         if is_traced or torch._C._len_torch_dispatch_stack():
             self.built = None
             return None
-        for_call: BuiltForCall | None = shared.here.built
-        matrices = None if for_call is None else for_call.find(self, adapter)
-        if matrices is not None:
-            return matrices
+        parts = self._parts_for_call(adapter)
+        if parts is not None:
+            return parts[0], parts[3]
         if built is not None:
             if built.adapter == adapter and built.take():
                 return built.matrices

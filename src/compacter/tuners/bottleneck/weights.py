@@ -14,7 +14,7 @@ matrices use them to its end (see `Shortcut`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Matrices = tuple[Tensor, Tensor]
 """W of the way down and of the way up."""
+Parts = tuple[Tensor, Tensor | None, nn.Module, Tensor, Tensor | None]
+"""W and bias of the way down, activation, W and bias of the way up."""
 
 
 class Source(NamedTuple):
@@ -91,20 +93,20 @@ class Built:
 
 @dataclass(slots=True, eq=False)
 class BuiltForCall:
-    """The matrices of all layers, while they are trained, in one call of the model."""
+    """All layers, while they are trained, in one call of the model."""
 
     adapter: str
-    matrices: Mapping[BottleneckLayer, Matrices]
+    parts: dict[BottleneckLayer, Parts]
     backward: Backward
     reached: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.reached = self.backward.reached
 
-    def find(self, layer: BottleneckLayer, adapter: str) -> Matrices | None:
-        if self.reached != self.backward.reached or not torch.is_grad_enabled():
+    def find(self, layer: BottleneckLayer, adapter: str) -> Parts | None:
+        if adapter != self.adapter or self.reached != self.backward.reached:
             return None
-        return self.matrices.get(layer) if adapter == self.adapter else None
+        return self.parts.get(layer) if torch.is_grad_enabled() else None
 
 
 @dataclass(slots=True, eq=False)
@@ -168,7 +170,8 @@ def built_matrices(layer: BottleneckLayer, adapter: str) -> Matrices | None:
         return Together.of(adapter, [layer]).build(shared, trained)[0]
     if trained and shared.here.shortcuts is not None:
         made = dict(zip(together.layers, together.build(shared, trained), strict=True))
-        shared.here.built = BuiltForCall(adapter, made, shared.backward)
+        parts = {member: member.parts(adapter, matrices) for member, matrices in made.items()}
+        shared.here.built = BuiltForCall(adapter, parts, shared.backward)
         return made[layer]
     sources = [(member, member.sources(adapter)) for member in together.layers]
     if not trained:
