@@ -36,9 +36,9 @@ def size(request, monkeypatch):
         monkeypatch.setattr(module, "MANY", 0)
 
 
-def given_matrices(biased=True):
+def given_matrices(biased=True, rows=(3, 2)):
     """y, W, b, V, c."""
-    shapes = [(3, 2, 8), (8, 4), (4,), (4, 8), (8,)]
+    shapes = [(*rows, 8), (8, 4), (4,), (4, 8), (8,)]
     given = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
     return [t if biased or t.dim() > 1 else None for t in given]
 
@@ -96,18 +96,36 @@ def test_in_forward_mode_and_with_many_gradients_at_once(size):
     torch.testing.assert_close(many, torch.stack(each))
 
 
-def test_many_numbers_are_no_more_to_save(monkeypatch):
-    """Of y, the bottleneck before and after its activation, once each."""
+@pytest.mark.parametrize("rows", [(3, 2), (3, 3)])
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+def test_gelu_goes_back_by_its_own_operation(size, approximate, rows):
+    given = given_matrices(rows=rows)
+
+    def adapted(y, W, b, V, c):
+        return bottleneck_of(y, W, b, torch.nn.GELU(approximate), V, c)
+
+    y, W, b, V, c = given
+    expected = y + torch.nn.functional.gelu(y @ W + b, approximate=approximate) @ V + c
+    torch.testing.assert_close(adapted(*given), expected)
+    assert torch.autograd.gradcheck(adapted, given)
+    assert torch.autograd.gradgradcheck(adapted, given)
+
+
+def test_of_many_numbers_what_the_activation_makes_is_not_saved(monkeypatch):
     y, *matrices = given_matrices()
 
     def saved():
         with SavedTensors(torch.nn.ParameterList(matrices)) as found:
-            adapted(y * 1, *matrices)
-        return found.bytes()
+            W, b, V, c = matrices
+            output = bottleneck_of(y * 1, W, b, torch.nn.GELU(), V, c)
+        bytes_saved = found.bytes()
+        del output  # up to here, with all that is saved for it
+        return bytes_saved
 
-    few = saved()
+    of_y, of_bottleneck = 8 * 6 * 8, 8 * 6 * 4
+    assert saved() == of_y + 2 * of_bottleneck
     monkeypatch.setattr(module, "MANY", 0)
-    assert saved() == few
+    assert saved() == of_y + of_bottleneck
 
 
 def test_autocast_leaves_y_as_it_is():

@@ -15,6 +15,7 @@ import compacter
 from adapting import attach_tiny, inputs_of, logits, scramble
 from by_formula import SLOW, assert_same, by_formula, compacted, gradients
 from compacter import CompacterConfig
+from compacter.nn import Builder
 from tiny_models import TINY
 
 BUILT_METHODS = ("adapter-lowrank", "phm-adapter", "compacter", "compacter++")
@@ -54,6 +55,38 @@ def test_one_build_for_a_forward_pass(builds):
     assert not builds
     model(**inputs)
     assert builds == {"builds": 1, "projections": 16}
+
+
+def with_other_data(model):
+    slow = model.get_parameter(SLOW)
+    slow.data = 2 * slow.data
+    return model
+
+
+def moved(model):
+    return model.float().double()
+
+
+@pytest.mark.parametrize("change", [with_other_data, moved, copy.deepcopy])
+def test_layers_are_sorted_by_shape_once_for_many_steps(change, monkeypatch):
+    """And again when a parameter is elsewhere."""
+    sort, sorted_ones = Builder.__init__, []
+
+    def counted(builder, projections):
+        sorted_ones.append(len(projections))
+        sort(builder, projections)
+
+    monkeypatch.setattr(Builder, "__init__", counted)
+    model, inputs = compacted().train(), inputs_of("t5")
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    for _ in range(3):
+        model(**inputs).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert sorted_ones == [16]
+    model = change(model)
+    assert_same(gradients(model, inputs), gradients(by_formula(model), inputs))
+    assert sorted_ones == [16, 16]
 
 
 def test_one_build_for_a_pass_in_which_a_block_runs_twice(builds):

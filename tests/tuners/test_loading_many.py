@@ -109,7 +109,7 @@ def test_each_further_adapter_takes_its_parameters_and_no_more(tmp_path):
             held[storage.data_ptr()] = storage.nbytes()
         for module in model.modules():  # what layers keep outside of parameters
             built = getattr(module, "built", None)
-            for tensor in (built.down, built.up) if built is not None else ():
+            for tensor in built.matrices if built is not None else ():
                 storage = tensor.untyped_storage()
                 held[storage.data_ptr()] = storage.nbytes()
         return sum(held.values())

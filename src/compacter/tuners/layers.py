@@ -113,6 +113,8 @@ class ThisThread(local):
     one. None outside of calls, and where rows have different adapters."""
     built: Any = None
     """What was built for that call while an adapter is trained, if anything was."""
+    norms: Any = None
+    """The norms of that call while an adapter is trained, as far as they were looked up."""
 
     def __reduce__(self) -> tuple[type[ThisThread], tuple[()]]:
         """A copy of the model has no batch under way."""
@@ -168,7 +170,7 @@ class SharedParameters(SwitchableLayer, nn.Module):
     def switched(self) -> None:
         if self.here.shortcuts is not None:
             self.here.shortcuts = {}
-        self.here.built = None
+        self.here.built = self.here.norms = None
 
     @contextmanager
     def one_call(self) -> Iterator[None]:
@@ -176,11 +178,11 @@ class SharedParameters(SwitchableLayer, nn.Module):
         which a logits processor can make, may change anything: after it layers ask again."""
         here = self.here
         is_inside = here.shortcuts is not None
-        here.shortcuts, here.built = {}, None
+        here.shortcuts, here.built, here.norms = {}, None, None
         try:
             yield
         finally:
-            here.shortcuts, here.built = {} if is_inside else None, None
+            here.shortcuts, here.built, here.norms = {} if is_inside else None, None, None
 
     def get_base_layer(self) -> nn.Module:
         """A module of the base model: tells PEFT the device and dtype to put parameters on."""

@@ -43,6 +43,7 @@ from compacter.tuners.layers import (
 )
 from compacter.tuners.rows import Group, Rows, stack_of
 
+_is_compiling = torch.compiler.is_compiling
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
 
@@ -351,6 +352,10 @@ class RowNorm(nn.Module):
         return output if bias is None else output + bias
 
 
+FusableNorm = tuple[dict[str, Any], float]
+"""The parameters of an RMS norm, looked up when they are used, and its eps."""
+
+
 class NormLayer(TunerLayer):
     """A layer norm of which every adapter has a trained copy."""
 
@@ -371,6 +376,42 @@ class NormLayer(TunerLayer):
         norm: nn.Module = modules["compacter_norm"]._modules.get(self._shared[0].active)
         return modules["base_layer"] if norm is None else norm
 
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """In a training pass all norms are looked up by the first one, which takes less time than
+        if each did so when the weights of a layer have just passed through the cache."""
+        here = self._shared[0].here
+        if here.shortcuts is not None and torch.is_grad_enabled() and not _is_compiling():
+            if here.norms is None:
+                here.norms = self._fusable_norms()
+            found = here.norms.get(self)
+            if found is not None and len(args) == 1 and not kwargs:
+                x, (parameters, eps) = args[0], found
+                weight = parameters["weight"]
+                if weight.dtype is x.dtype:
+                    return rms_norm(x, weight, eps)
+        return super().forward(*args, **kwargs)
+
+    def _fusable_norms(self) -> dict[NormLayer, FusableNorm]:
+        """Of all layers that are like this one."""
+        adapter, found = self.shared.active, {}
+        if adapter is not None:
+            for layer in self.shared.layers:
+                fusable = layer.fusable(adapter) if isinstance(layer, NormLayer) else None
+                if fusable is not None:
+                    found[layer] = fusable
+        return found
+
+    def fusable(self, adapter: str) -> FusableNorm | None:
+        """If nothing but an RMS norm is computed, in the dtype of the base model."""
+        modules: dict[str, Any] = self._modules
+        norm, eps = modules["compacter_norm"]._modules.get(adapter), self.rms_epsilon
+        if norm is None or eps is None:
+            return None
+        weight = norm._parameters.get("weight")
+        if weight is None or not can_fuse(norm, weight):
+            return None
+        return (norm._parameters, eps) if weight.dtype is _dtype(modules["base_layer"]) else None
+
     def forward_adapted(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
         modules: dict[str, Any] = self._modules  # by attribute it takes longer, in every pass
         norm = modules["compacter_norm"]._modules.get(adapter)
@@ -383,12 +424,10 @@ class NormLayer(TunerLayer):
         base, norm = modules["base_layer"], modules["compacter_norm"]._modules.get(adapter)
         if norm is None:
             return cast(Shortcut, base)
-        eps, parameters = self.rms_epsilon, norm._parameters
-        weight = parameters.get("weight")
-        if eps is None or weight is None or not can_fuse(norm, weight):
+        fusable = self.fusable(adapter)
+        if fusable is None or is_watched():
             return None
-        if weight.dtype is not _dtype(base) or is_watched():
-            return None
+        parameters, eps = fusable
 
         def forward(*args: Any, **kwargs: Any) -> Tensor:
             x, weight = args[0] if len(args) == 1 and not kwargs else None, parameters["weight"]
