@@ -139,7 +139,8 @@ class Together:
         """With that layer, unless it has to compute by its own formula."""
         shared = layer.shared
         found: Together | None = shared.together
-        if found is None or found.adapter != adapter or not found.is_current:
+        is_one_of_them = found is not None and found.adapter == adapter and layer in found.layers
+        if found is None or not is_one_of_them or not found.is_current:
             layers = [m for m in layer.all_with(adapter, shared) if m.is_as_made(adapter)]
             found = shared.together = Together.of(adapter, layers)
         return found
