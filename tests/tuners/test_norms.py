@@ -8,7 +8,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.profiler import ProfilerActivity, profile
 
 from adapting import attach_tiny, inputs_of, scramble
-from compacter.tuners.bottleneck.layer import NormLayer
+from compacter.tuners.bottleneck.norm import NormLayer
 
 RMS_FAMILIES = ["t5", "longt5-global", "llama", "qwen3", "olmo2"]
 

@@ -12,7 +12,8 @@ from transformers import LogitsProcessorList
 from adapting import ADAPTER_METHODS, attach_tiny, inputs_of, scramble
 from by_formula import SLOW, by_formula, compacted
 from compacter import CompacterConfig
-from compacter.tuners.bottleneck.layer import BottleneckLayer, NormLayer
+from compacter.tuners.bottleneck.layer import BottleneckLayer
+from compacter.tuners.bottleneck.norm import NormLayer
 from compacter.tuners.bottleneck.weights import Built
 from compacter.tuners.layers import TunerLayer
 from tiny_models import TINY

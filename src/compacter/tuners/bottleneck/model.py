@@ -21,7 +21,8 @@ from compacter.models import (
 )
 from compacter.nn.projections import require_divisible, slow_weights
 from compacter.tuners.bottleneck.config import CompacterConfig
-from compacter.tuners.bottleneck.layer import BottleneckLayer, NormLayer, make_projections
+from compacter.tuners.bottleneck.layer import BottleneckLayer, make_projections
+from compacter.tuners.bottleneck.norm import NormLayer
 from compacter.tuners.bottleneck.weights import trace_weights
 from compacter.tuners.layers import SharedParameters
 from compacter.tuners.tuner import Plan, Tuner, meta_shapes, saved_whole_paths
