@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
 import torch
@@ -12,9 +11,7 @@ from torch.autograd import forward_ad
 
 from compacter.bench import SavedTensors
 from compacter.errors import SettingError
-from compacter.nn import Bottleneck, Dense, bottleneck_of, make_projection, slow_weights
-
-module = import_module("compacter.nn.bottleneck")  # a function of the package has its name
+from compacter.nn import Bottleneck, Dense, bottleneck_of, make_projection, short, slow_weights
 
 
 @pytest.mark.parametrize("kind", ["dense", "low-rank", "phm", "lphm"])
@@ -29,11 +26,11 @@ def test_adapter_is_y_plus_up_of_gelu_of_down(kind):
     torch.testing.assert_close(Bottleneck(down, up)(y, A), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.fixture(params=["few", "many"])
+@pytest.fixture(params=["short", "long"])
 def size(request, monkeypatch):
-    """With few and with many numbers, between which the way of computing differs."""
-    if request.param == "many":
-        monkeypatch.setattr(module, "MANY", 0)
+    """Of short and of long texts, between which the way of computing differs."""
+    if request.param == "long":
+        monkeypatch.setattr(short, "FEW", 0)
 
 
 def given_matrices(biased=True, rows=(3, 2)):
@@ -45,6 +42,18 @@ def given_matrices(biased=True, rows=(3, 2)):
 
 def adapted(y, W, b, V, c):
     return bottleneck_of(y, W, b, torch.tanh, V, c)
+
+
+def test_the_output_may_be_changed_in_place(size):
+    """As Falcon adds its attention to it."""
+    given = given_matrices()
+    found, expected = adapted(*given), adapted(*given)
+    found += given[0]
+    torch.testing.assert_close(found, expected + given[0])
+    torch.testing.assert_close(
+        torch.autograd.grad(found.cos().sum(), given),
+        torch.autograd.grad((expected + given[0]).cos().sum(), given),
+    )
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -111,7 +120,7 @@ def test_gelu_goes_back_by_its_own_operation(size, approximate, rows):
     assert torch.autograd.gradgradcheck(adapted, given)
 
 
-def test_of_many_numbers_what_the_activation_makes_is_not_saved(monkeypatch):
+def test_of_long_texts_what_the_activation_makes_is_not_saved(monkeypatch):
     y, *matrices = given_matrices()
 
     def saved():
@@ -124,8 +133,21 @@ def test_of_many_numbers_what_the_activation_makes_is_not_saved(monkeypatch):
 
     of_y, of_bottleneck = 8 * 6 * 8, 8 * 6 * 4
     assert saved() == of_y + 2 * of_bottleneck
-    monkeypatch.setattr(module, "MANY", 0)
+    monkeypatch.setattr(short, "FEW", 0)
     assert saved() == of_y + of_bottleneck
+
+
+@pytest.mark.parametrize("length", [16, 512])
+def test_what_is_saved_grows_evenly_with_the_batch(length):
+    """Whether texts are short or not."""
+    W, V = (torch.randn(s, requires_grad=True) for s in ((64, 8), (8, 64)))
+    found = []
+    for batch in (1, 8, 256):
+        y = torch.randn(batch, length, 64, requires_grad=True)
+        with SavedTensors(torch.nn.ParameterList([W, V])) as saved:
+            bottleneck_of(y * 1, W, None, torch.nn.GELU(), V, None)
+        found.append(saved.bytes() / batch)
+    assert len(set(found)) == 1
 
 
 def test_autocast_leaves_y_as_it_is():

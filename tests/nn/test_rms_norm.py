@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 import torch
 from torch import nn
@@ -18,18 +16,16 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from compacter.bench import SavedTensors
-from compacter.nn import rms_epsilon, rms_norm
+from compacter.nn import rms_epsilon, rms_norm, short
 
 EPS = 1e-2
 
-module = import_module("compacter.nn.rms_norm")  # a function of the package has its name
 
-
-@pytest.fixture(params=["few", "many"])
+@pytest.fixture(params=["short", "long"])
 def size(request, monkeypatch):
-    """Texts of few and of many numbers, between which the way of computing differs."""
-    if request.param == "many":
-        monkeypatch.setattr(module, "FEW", 0)
+    """Of short and of long texts, between which the way of computing differs."""
+    if request.param == "long":
+        monkeypatch.setattr(short, "FEW", 0)
 
 
 def formula(x, weight):
@@ -153,7 +149,7 @@ def test_the_input_and_a_number_for_each_row_are_kept():
     """Of a text that is not short."""
     norm = nn.Module()
     norm.weight = nn.Parameter(torch.ones(8))
-    length = module.FEW // 8
+    length = short.FEW // 8
     x = torch.randn(3, length, 8, requires_grad=True)
     with SavedTensors(norm) as saved:
         output = rms_norm(x * 1, norm.weight, EPS)

@@ -30,6 +30,28 @@ def test_disabling_leaves_a_frozen_head_frozen(tmp_path):
     assert not trainable_names(model)
 
 
+def test_disabling_twice_leaves_a_head_to_be_trained():
+    model = attach_tiny("bert", "compacter")
+    before = trainable_names(model)
+    assert any("classifier" in name for name in before)
+    with model.disable_adapter(), model.disable_adapter():
+        pass
+    assert trainable_names(model) == before
+    for method in ("disable_adapter_layers", "disable_adapter_layers", "enable_adapter_layers"):
+        getattr(model, method)()
+    assert trainable_names(model) == before
+
+
+def test_the_head_of_the_adapter_that_was_chosen_while_disabled_is_trained():
+    model = attach_tiny("bert", "compacter")
+    model.add_adapter("second", model.peft_config["default"])
+    with model.disable_adapter():
+        model.set_adapter("second")
+    heads = {name for name in trainable_names(model) if "classifier" in name}
+    assert heads
+    assert all(".second." in name for name in heads)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -325,3 +325,39 @@ def test_a_copy_made_while_a_batch_is_mixed():
     hook.remove()
     for clone in (*copies, pickle.loads(pickle.dumps(model))):
         torch.testing.assert_close(logits(clone, **inputs), logits(model, **inputs))
+
+
+@pytest.mark.parametrize("inner", ["mixed", "plain", "disabled"])
+def test_a_call_inside_of_a_mixed_one_has_its_own_rows(inner):
+    """As a logits processor makes one."""
+    model = adapted("t5", {"one": CompacterConfig(), "two": CompacterConfig()})
+    inputs, names = inputs_of("t5"), {"adapter_names": ["two", "one"]}
+
+    def call():
+        if inner == "disabled":
+            with model.disable_adapter():
+                return logits(model, **inputs)
+        return logits(model, **inputs, **(names if inner == "mixed" else {}))
+
+    def scores(*processors):
+        written = model.generate(
+            input_ids=inputs["input_ids"],
+            max_new_tokens=5,
+            min_new_tokens=5,
+            logits_processor=transformers.LogitsProcessorList(processors),
+            output_logits=True,
+            return_dict_in_generate=True,
+            adapter_names=["two", "two"],
+        )
+        return torch.stack(written.logits)
+
+    alone, expected, found = call(), scores(), []
+
+    def process(ids, given):
+        found.append(call())
+        return given
+
+    torch.testing.assert_close(scores(process), expected)
+    assert len(found) == 5
+    for each in found:
+        torch.testing.assert_close(each, alone)

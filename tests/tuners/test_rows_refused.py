@@ -173,3 +173,21 @@ def test_norms_over_tables_of_positions_are_refused():
     model = adapted("deberta-v2", {"one": CompacterConfig(), "two": CompacterConfig()}, base)
     with pytest.raises(AdapterError, match="computes something for all rows at once"):
         logits(model, **inputs_of("deberta-v2"), adapter_names=["one", "two"])
+
+
+def test_batches_that_guidance_doubles_are_refused():
+    """MusicGen lays the rows without their prompts behind all rows."""
+    base = transformers.MusicgenForCausalLM(
+        transformers.MusicgenDecoderConfig(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            ffn_dim=64,
+            num_codebooks=1,
+        )
+    )
+    config = CompacterConfig(target_modules=["fc2"])
+    model = adapted("", {"one": config, "two": config}, base)
+    with pytest.raises(AdapterError, match="'musicgen_decoder' doubles its batch"):
+        model(input_ids=torch.arange(8, 24).reshape(2, 8), adapter_names=["one", "two"])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
 
+import accelerate
 import pytest
 import torch
 from peft import PeftModel, get_peft_model
-from torch.nn.utils import parametrize
+from torch import nn
+from torch.nn.utils import parametrize, prune
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 import compacter
 from adapting import (
+    ADAPTER_METHODS,
     CONFIGS,
     TUNER_METHODS,
     attach_tiny,
@@ -25,6 +27,9 @@ from adapting import (
     scrambled,
     train,
 )
+from by_formula import assert_same, by_formula, gradients
+from compacter import CompacterConfig
+from compacter.nn import Projection, short
 from tiny_models import TINY
 
 
@@ -60,8 +65,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(config, family, reentra
 
 @pytest.mark.parametrize("checkpointing", [None, {"use_reentrant": True}, {"use_reentrant": False}])
 @pytest.mark.parametrize("method", ["adapter", "compacter"])
-def test_many_rows_give_the_same_gradients(method, checkpointing, monkeypatch):
-    """Large batches are computed in another way."""
+def test_long_texts_give_the_same_gradients(method, checkpointing, monkeypatch):
+    """They are computed in another way."""
 
     def gradients():
         model = attach_tiny("llama", method)
@@ -73,12 +78,12 @@ def test_many_rows_give_the_same_gradients(method, checkpointing, monkeypatch):
         model(**inputs_of("llama"), use_cache=False).loss.backward()
         return gradients_of(model)
 
-    few = gradients()
-    monkeypatch.setattr(import_module("compacter.nn.bottleneck"), "MANY", 0)
-    many = gradients()
-    assert few.keys() == many.keys()
-    for name, gradient in few.items():
-        torch.testing.assert_close(many[name], gradient, msg=name)
+    expected = gradients()
+    monkeypatch.setattr(short, "FEW", 0)
+    found = gradients()
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, msg=name)
 
 
 def save_products(context, operation, *args, **kwargs):
@@ -285,3 +290,44 @@ def test_intrinsic_said_keeps_no_projected_weight_for_the_backward_pass():
     assert kept
     assert not projected
     loss.backward()
+
+
+@pytest.mark.parametrize("method", [*ADAPTER_METHODS, "bitfit"])
+def test_offloaded_by_accelerate(method):
+    """Parameters are then elsewhere unless the module that has them is called."""
+    model, inputs = attach_tiny("t5", method), inputs_of("t5")
+    scramble(model)
+    ids, expected = inputs["input_ids"], logits(model, **inputs)
+    written = model.generate(input_ids=ids, max_new_tokens=6)
+    accelerate.cpu_offload(model, execution_device="cpu")
+    assert all(parameter.is_meta for parameter in model.parameters())
+    torch.testing.assert_close(logits(model, **inputs), expected, rtol=0, atol=1e-5)
+    assert torch.equal(model.generate(input_ids=ids, max_new_tokens=6), written)
+
+
+@pytest.mark.parametrize("method", ["adapter", "phm-adapter", "compacter"])
+def test_pruned_projections(method):
+    """Pruning makes a parameter anew whenever the module that has it is called."""
+    model, inputs = attach_tiny("t5", method, bottleneck=8), inputs_of("t5")
+    scramble(model)
+    formula = by_formula(model)
+    for module in [*model.modules(), *formula.modules()]:
+        if isinstance(module, Projection):
+            prune.l1_unstructured(module, module.FACTORS[0], amount=0.5)
+    expected = gradients(formula, inputs)
+    for _ in range(2):
+        assert_same(gradients(model, inputs), expected)
+
+
+def test_in_a_model_that_calls_all_its_children():
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8))
+    model = get_peft_model(base, CompacterConfig(bottleneck=4, target_modules=["0"]))
+    scramble(model)
+    x = torch.randn(3, 6)
+    layer, norm = base[0], base[1]
+    A = layer.shared.get("A", "default")
+    y = layer.base_layer(x)
+    down, up = layer.projections("default")
+    expected = norm(y + up(layer.activations["default"](down(y, A)), A))
+    torch.testing.assert_close(model(x), expected)

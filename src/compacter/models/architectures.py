@@ -185,6 +185,21 @@ SEQUENCE_FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType(
 such a tensor nothing tells which row belongs to which adapter."""
 
 
+GUIDED = frozenset(
+    {
+        "dia",
+        "janus",
+        "musicgen",
+        "musicgen_decoder",
+        "musicgen_melody",
+        "musicgen_melody_decoder",
+        "vibevoice",
+    }
+)
+"""Families that write by classifier-free guidance: they compute a batch with its prompts and once
+more without, as one batch of all rows and then all rows again."""
+
+
 def path_matches(path: str, pattern: str) -> bool:
     """Whether a path inside a block is the one the pattern describes, component by component."""
     parts, wanted = path.split("."), pattern.split(".")

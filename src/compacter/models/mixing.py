@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import nn
 
-from compacter.models.architectures import SEQUENCE_FIRST
+from compacter.models.architectures import GUIDED, SEQUENCE_FIRST
 from compacter.models.inference import is_expert
 from compacter.models.modules import model_type
 
@@ -20,6 +20,8 @@ def obstacle(model: nn.Module, paths: Iterable[str]) -> str | None:
             family = model_type(holder)
             if path.endswith(SEQUENCE_FIRST.get(family, ())):
                 return f"a model of type {family!r} calls {path} with (length, batch, width)"
+            if family in GUIDED:
+                return f"a model of type {family!r} doubles its batch when it writes with guidance"
             if is_expert(part, holder):
                 return f"{path} belongs to an expert, which is called with the tokens sent to it"
     return None

@@ -10,15 +10,13 @@ from torch import Tensor, nn
 
 from compacter.errors import SettingError
 from compacter.nn.projections import Projection
+from compacter.nn.short import is_short
 from compacter.nn.watched import is_watched, unwatched_apply
 
 Activation = Callable[[Tensor], Tensor]
 
 _linear = nn.functional.linear
 _gelu_backward = torch.ops.aten.gelu_backward.default
-
-MANY = 2**17
-"""Numbers in y from which on a pass over them takes longer than a function written in Python."""
 
 
 def bottleneck(
@@ -57,11 +55,13 @@ def trained_bottleneck(
     y: Tensor, W: Tensor, b: Tensor | None, activation: Activation, V: Tensor, c: Tensor | None
 ) -> Tensor:
     """The same where it is known that gradients are wanted, and that nobody watches."""
-    if y.numel() >= MANY:
-        output: Tensor = _apply_bottleneck(y, W, b, activation, V, c)
-        return output
-    rows = y.reshape(-1, y.shape[-1])
-    return _change_added(rows, activation(_project(rows, W, b)), V, c).view(y.shape)
+    output: Tensor
+    if is_short(y):
+        rows = y.reshape(-1, y.shape[-1])
+        output = _change_added(rows, activation(_project(rows, W, b)), V, c)
+    else:
+        output = _apply_bottleneck(y, W, b, activation, V, c)
+    return output.view(y.shape)
 
 
 def bottleneck_by_linear(
@@ -82,8 +82,9 @@ def _change_added(y: Tensor, z: Tensor, V: Tensor, c: Tensor | None) -> Tensor:
 
 
 class _Bottleneck(torch.autograd.Function):
-    """All of it, for many rows. Autograd would keep what the activation makes too, and add up the
-    two gradients of y; here that is done where the second is written."""
+    """All of it, where texts are not short. Autograd would keep what the activation makes too, and
+    add up the two gradients of y; here that is done where the second is written. What comes out has
+    two dimensions, since a view made in here could not be changed in place, as models do."""
 
     @staticmethod
     def forward(
@@ -99,7 +100,7 @@ class _Bottleneck(torch.autograd.Function):
         h = _project(rows, W, b)
         ctx.save_for_backward(y, h, W, b, V, c)
         ctx.activation = activation
-        return _change_added(rows, activation(h), V, c).view(y.shape)
+        return _change_added(rows, activation(h), V, c)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -109,17 +110,17 @@ class _Bottleneck(torch.autograd.Function):
             output = _bottleneck_by_autograd(y, W, b, activation, V, c)
             given = [y, W, b, None, V, c]
             needed = [tensor for tensor, is_so in zip(given, needs, strict=True) if is_so]
-            found = iter(torch.autograd.grad(output, needed, grad, create_graph=True))
+            arrived = grad.view(y.shape)
+            found = iter(torch.autograd.grad(output, needed, arrived, create_graph=True))
             return tuple(next(found) if is_so else None for is_so in needs)
-        of_rows = grad.reshape(-1, y.shape[-1])
-        of_h = _backward_of(activation, h, of_rows @ V.t())
+        of_h = _backward_of(activation, h, grad @ V.t())
         return (
-            torch.addmm(of_rows, of_h, W.t()).view(y.shape) if needs[0] else None,
-            _over_rows(of_h, y.reshape(of_rows.shape)).t() if needs[1] else None,
+            torch.addmm(grad, of_h, W.t()).view(y.shape) if needs[0] else None,
+            _over_rows(of_h, y.reshape(grad.shape)).t() if needs[1] else None,
             of_h.sum(0) if needs[2] else None,
             None,
-            _over_rows(activation(h), of_rows) if needs[4] else None,
-            of_rows.sum(0) if needs[5] else None,
+            _over_rows(activation(h), grad) if needs[4] else None,
+            grad.sum(0) if needs[5] else None,
         )
 
 

@@ -15,11 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compacter.nn.short import is_short
 from compacter.nn.watched import is_watched, unwatched_apply
-
-FEW = 2**14
-"""Numbers of a text below which models' own operations are the faster ones. Not of the whole batch:
-what is kept for the backward pass has to grow evenly with the batch."""
 
 _vector_norm = torch.linalg.vector_norm
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward.default
@@ -33,7 +30,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return torch.rms_norm(x, weight.shape, weight, eps)
     if not torch.is_grad_enabled():
         return (x * _scale(x, eps)).mul_(weight)
-    if x.dim() > 2 and x.shape[1:].numel() < FEW:
+    if is_short(x):
         return x * (x * x).mean(-1, keepdim=True).add_(eps).rsqrt_() * weight
     output: Tensor = _apply_rms_norm(x, weight, eps)
     return output

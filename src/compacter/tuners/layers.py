@@ -121,6 +121,22 @@ class ThisThread(local):
         return ThisThread, ()
 
 
+class ParametersByAdapter(nn.ParameterDict):
+    """Parameters of one kind. Where accelerate offloads a model, a module's parameters are here
+    only while it is called, so that this one can be."""
+
+    __call__ = nn.Module.__call__  # torch's own refuses
+
+    def forward(self, adapter: str) -> Tensor:
+        parameter: Tensor = self[adapter]
+        return parameter
+
+    def here(self, adapter: str) -> Tensor:
+        """The parameter, brought if it is elsewhere."""
+        parameter: Tensor = self[adapter]
+        return self(adapter) if parameter.is_meta else parameter
+
+
 class SharedParameters(SwitchableLayer, nn.Module):
     """The parameters of an adapter that belong to no single layer: slow weights A, the weight of
     a tuned output layer, the theta of Intrinsic-SAID.
@@ -143,7 +159,11 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self._anchor = (anchor,)
         self.adapter_layer_names = tuple(f"{prefix}{kind}" for kind in kinds)
         for name in self.adapter_layer_names:
-            setattr(self, name, nn.ParameterDict())
+            setattr(self, name, ParametersByAdapter())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What passes is left alone, in a model that calls all its children (nn.Sequential)."""
+        return x
 
     def add(self, adapter: str, parameters: dict[str, nn.Parameter]) -> None:
         self.adapters[adapter] = None
@@ -152,8 +172,8 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self._move_adapter_to_device_of_base_layer(adapter)
 
     def get(self, kind: str, adapter: str) -> Tensor | None:
-        parameter: Tensor | None = self._kind(kind).get(adapter)
-        return parameter
+        parameters = self._kind(kind)
+        return parameters.here(adapter) if adapter in parameters else None
 
     @property
     def active(self) -> str | None:
@@ -173,16 +193,19 @@ class SharedParameters(SwitchableLayer, nn.Module):
         self.here.built = self.here.norms = None
 
     @contextmanager
-    def one_call(self) -> Iterator[None]:
-        """A call of the whole model, in which layers may take shortcuts. Another call inside of it,
-        which a logits processor can make, may change anything: after it layers ask again."""
+    def one_call(self, rows: Rows | None = None) -> Iterator[None]:
+        """A call of the whole model, in which layers may take shortcuts, unless `rows` have
+        adapters of their own. Another call inside of it, which a logits processor can make, has its
+        own rows or none, and may change anything: after it layers ask again."""
         here = self.here
-        is_inside = here.shortcuts is not None
-        here.shortcuts, here.built, here.norms = {}, None, None
+        outer, is_inside = here.rows, here.shortcuts is not None
+        here.rows, here.shortcuts = rows, {} if rows is None else None
+        here.built = here.norms = None
         try:
             yield
         finally:
-            here.shortcuts, here.built, here.norms = {} if is_inside else None, None, None
+            here.rows, here.shortcuts = outer, {} if is_inside else None
+            here.built = here.norms = None
 
     def get_base_layer(self) -> nn.Module:
         """A module of the base model: tells PEFT the device and dtype to put parameters on."""
@@ -200,8 +223,8 @@ class SharedParameters(SwitchableLayer, nn.Module):
         """The dictionary, by adapter, that the parameters of a kind are held in."""
         return self._kind(kind)._parameters
 
-    def _kind(self, kind: str) -> nn.ParameterDict:
-        parameters: nn.ParameterDict = getattr(self, f"{self.prefix}{kind}")
+    def _kind(self, kind: str) -> ParametersByAdapter:
+        parameters: ParametersByAdapter = getattr(self, f"{self.prefix}{kind}")
         return parameters
 
     def _get_available_adapters(self) -> set[str]:
@@ -273,7 +296,7 @@ class TunerLayer(SwitchableLayer, nn.Module):
             if shortcut is not None:
                 return shortcut(*args, **kwargs)
         rows = here.rows
-        if rows is not None:
+        if rows is not None and not shared._disable_adapters:
             return self.forward_rows(rows, *args, **kwargs)
         adapter = shared.active
         if adapter is None:

@@ -7,7 +7,7 @@ that a model is either changed as planned or not at all."""
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,6 +71,8 @@ class Tuner(BaseTuner):
     _mixing: tuple[str | None, list[str]] | None = None
     """What keeps rows from having different adapters, and places that images may pass; None: not
     looked for yet."""
+    _flags: Sequence[tuple[nn.Parameter, bool]] = ()
+    """Of modules trained whole, while adapters are disabled: what was trained before."""
     one_adapter_only: ClassVar[str] = ""
     """Why all rows of a batch must belong to one adapter, if they must."""
 
@@ -215,7 +217,8 @@ class Tuner(BaseTuner):
         batch = batch_size(args, kwargs)
         names = check_names(names, self.peft_config, batch)
         if shared.disable_adapters:
-            yield
+            with shared.one_call():
+                yield
             return
         assert self._mixing is not None
         if self._mixing[1]:
@@ -229,11 +232,10 @@ class Tuner(BaseTuner):
         if batch is None:
             check = partial(_check_batch, shared, rows)
             hooks.append(self.model.register_forward_pre_hook(check, with_kwargs=True))
-        shared.here.rows, shared.here.shortcuts = rows, None
         try:
-            yield
+            with shared.one_call(rows):
+                yield
         finally:
-            shared.here.rows = None
             for hook in hooks:
                 hook.remove()
 
@@ -280,12 +282,19 @@ class Tuner(BaseTuner):
     def _enable_adapter_layers(self, enabled: bool = True) -> None:
         """As PEFT's, which however makes frozen modules that were saved whole trainable."""
         whole = [m for m in self.model.modules() if isinstance(m, AuxiliaryTrainingWrapper)]
-        if not enabled:
+        shared: SharedParameters | None = getattr(self.model, SharedParameters.NAME, None)
+        if not enabled and (shared is None or not shared.disable_adapters):
             self._flags = [(p, p.requires_grad) for m in whole for p in m.parameters()]
         super()._enable_adapter_layers(enabled)
         if enabled:
-            for parameter, flag in self.__dict__.pop("_flags", ()):
+            for parameter, flag in self._flags:
                 parameter.requires_grad_(flag)
+            self._flags = []
+
+    def set_adapter(self, *args: Any, **kwargs: Any) -> None:
+        """As PEFT's, which decides anew what is trained."""
+        super().set_adapter(*args, **kwargs)
+        self._flags = []
 
     @abstractmethod
     def check_mergeable(self, adapter: str) -> None:

@@ -12,7 +12,7 @@ from torch.nn.modules.conv import _ConvNd
 from compacter.errors import AdapterError
 from compacter.models import is_layer_norm, output_width
 from compacter.tuners.bitfit.config import BitFitConfig
-from compacter.tuners.layers import SharedParameters, TunerLayer
+from compacter.tuners.layers import ParametersByAdapter, SharedParameters, TunerLayer
 from compacter.tuners.rows import Group, Rows
 
 CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _NormBase)
@@ -37,7 +37,7 @@ class BitFitLayer(TunerLayer):
 
     def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
         super().__init__(base_layer, shared)
-        self.bitfit_bias = nn.ParameterDict()
+        self.bitfit_bias = ParametersByAdapter()
         self.dims = len(bias_shape(base_layer) or (1,))
 
     def add_adapter(self, adapter: str, config: BitFitConfig) -> None:
@@ -48,7 +48,7 @@ class BitFitLayer(TunerLayer):
     def adapt(self, adapter: str, output: Tensor) -> Tensor:
         if adapter not in self.bitfit_bias:
             return output
-        bias = self.bitfit_bias[adapter].to(output.dtype)
+        bias = self.bitfit_bias.here(adapter).to(output.dtype)
         if isinstance(self.base_layer, CHANNELS_FIRST):
             bias = bias.reshape(-1, *[1] * (output.dim() - 2))
         changed: Tensor = output + bias
@@ -57,7 +57,7 @@ class BitFitLayer(TunerLayer):
     def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
         biases = group.kept.get(self)
         if biases is None:
-            stack = torch.stack([self.bitfit_bias[adapter] for adapter in group.adapters])
+            stack = torch.stack([self.bitfit_bias.here(adapter) for adapter in group.adapters])
             biases = group.kept[self] = group.gather(stack).unsqueeze(1)
         changed: Tensor = output + biases.to(output.dtype)
         return changed

@@ -184,7 +184,9 @@ class BottleneckLayer(TunerLayer):
         """W of down and of up; None if the layer must compute by its own formula."""
         down, up = self.projections(adapter)
         if type(down) is Dense and type(up) is Dense:  # isinstance would ask the abstract class
-            return down.W, up.W
+            W, V = down._parameters.get("W"), up._parameters.get("W")
+            is_here = W is not None and V is not None and not (W.is_meta or V.is_meta)
+            return (W, V) if is_here else None  # type: ignore[return-value]
         return self._find_built(adapter)
 
     def _adapt_alone(self, adapter: str, activation: nn.Module, output: Tensor) -> Tensor:
@@ -273,6 +275,8 @@ class BottleneckLayer(TunerLayer):
         down, up = self.projections(adapter)
         parameters = [*down._parameters.items(), *up._parameters.items()]
         own = [parameter for name, parameter in parameters if name != "bias"]
+        if {name for name, _ in parameters} - {*down.FACTORS, "A", "bias"}:
+            return False
         slow = self._shared[0].holder("A").get(adapter)
         if slow is not None:
             own.append(slow)
