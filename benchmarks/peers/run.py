@@ -127,6 +127,8 @@ def markdown(results: dict[str, Any]) -> str:
         f"Ratios of medians (95% of draws) over {turns[0]} to {turns[-1]} turns, {threads} threads."
     )
     lines += ["", f"{measured} {'; '.join(versions)}."]
+    if results["order"]["vocabulary"] != T5_VOCABULARY:
+        lines += ["", "A trial with tiny models and few rows, of which nothing can be concluded."]
     return "\n".join(lines) + "\n"
 
 

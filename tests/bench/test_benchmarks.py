@@ -104,6 +104,9 @@ def test_a_broken_promise_is_the_exit_code(
     monkeypatch.setattr(sys, "argv", ["must_show.py", "--only", "good,bad"])
     assert must_show.main() == 1
     assert "FAIL            2.000 <= 1     broken (a note)" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["must_show.py", "--only", "good,bad", "--quick"])
+    assert must_show.main() == 0  # tiny models promise nothing
+    assert "tried           2.000" in capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", ["must_show.py", "--only", "good,worse"])
     with pytest.raises(SystemExit) as end:
         must_show.main()
@@ -220,7 +223,10 @@ def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
     run = script("run")
     figure = {"ratio_of_medians": 1.25, "ratio_interval": [1.125, 1.5]}
     results = {
-        "order": {"rounds": {"step 8 x 128": 12, "decode": 9, "step 1 x 16": 30}},
+        "order": {
+            "rounds": {"step 8 x 128": 12, "decode": 9, "step 1 x 16": 30},
+            "vocabulary": T5_VOCABULARY,
+        },
         "ours": {
             "versions": {"torch": "1", "peft": "2"},
             "threads": 2,
@@ -233,6 +239,8 @@ def test_the_peers_table_has_a_cell_for_what_was_measured(script: Any):
     assert [line.count("1.250 (1.125 to 1.500)") for line in lines[2:6]] == [1, 1, 1, 1]
     assert lines[5].endswith("| 1.250 (1.125 to 1.500) |")  # the last column is theirs
     assert lines[-1].endswith("9 to 30 turns, 2 threads. torch 1, peft 2; adapters 3.")
+    results["order"]["vocabulary"] = 256
+    assert "A trial with tiny models" in run.markdown(results)
 
 
 def test_an_environment_is_made_once(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from compacter.bench.figure import _heights, _label, draw
 from compacter.methods import METHODS
-from compacter.paper import glue_average
+from compacter.paper import printed_scores
 
 
 def report(model: str, *names: str) -> dict[str, Any]:
@@ -17,6 +17,8 @@ def report(model: str, *names: str) -> dict[str, Any]:
     rows = [
         {
             "method": name,
+            "n": min(METHODS[name].n_preference, default=None),
+            "bottleneck": 16 if METHODS[name].family == "adapter" else None,
             "trainable": 10**index,
             "percent": 10.0 ** (index - 6),
             "step": {"median": 1.0, "ratio_of_medians": 1.0 - index / 20},
@@ -24,7 +26,7 @@ def report(model: str, *names: str) -> dict[str, Any]:
         }
         for index, name in enumerate(names)
     ]
-    return {"model": model, "batch": 8, "length": 128, "methods": rows}
+    return {"model": model, "batch": 8, "length": 128, "methods": rows, "settings": {}}
 
 
 def test_scores_given_win_over_the_papers():
@@ -35,7 +37,23 @@ def test_scores_given_win_over_the_papers():
 def test_the_papers_scores_for_the_papers_models():
     label, heights = _heights(report("google-t5/t5-base", "full", "bitfit"), None)
     assert "GLUE (paper)" in label
-    assert heights == {name: glue_average("t5-base", name) for name in ("full", "bitfit")}
+    for name in ("full", "bitfit"):
+        found = printed_scores("t5-base", "glue", False, name)
+        assert found is not None
+        assert heights[name] == found["scores"]["avg"]
+
+
+def test_no_score_of_the_papers_for_other_settings():
+    names = ("compacter", "compacter++", "adapter", "prompt-tuning-r", "intrinsic-said", "bitfit")
+    found = report("t5-base", *names)
+    compacter, plus, adapter, *_ = found["methods"]
+    compacter["n"], plus["n"] = 8, 2
+    compacter["bottleneck"], plus["bottleneck"], adapter["bottleneck"] = 48, 48, 20
+    found["settings"] = {"num_tokens": 50, "intrinsic_dim": 1_400}
+    _, heights = _heights(found, None)
+    assert heights.keys() == {"compacter", "intrinsic-said", "bitfit"}
+    assert heights["compacter"] == 86.34
+    assert heights["intrinsic-said"] == 84.36
 
 
 def test_time_where_there_is_no_score():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -48,13 +49,15 @@ def test_json_has_the_parameters_of_params(model: str, command: Command):
 
 
 def test_tables_for_people(model: str, command: Command, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "140")
+    """Nothing is cut in a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, err = command("bench", "--model", model, *QUICK, *FEW)
     assert (code, err) == (0, "")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
     lines = [line for line in out.splitlines() if "compacter++" in line]
-    assert len(lines) == 2  # time and memory
-    assert "-26.5" in lines[0]  # Table 3's time of Compacter++
-    assert "-29.6" in lines[1]  # and its memory, divided by full fine-tuning's
+    assert len(lines) == 4  # steps, epochs, memory, batches
+    assert lines[0].endswith("-26.5")  # Table 3's time of Compacter++
+    assert lines[3].endswith("-29.6")  # and its memory, divided by full fine-tuning's
     assert "optimiser" in out
     assert "fits 24 GB" in out
 
@@ -122,11 +125,16 @@ BAD: dict[str, tuple[list[str], str]] = {
     "unknown class": (["--head", "T5ForDancing"], "no model class of transformers"),
     "no loss": (["--model", "t5-small", "--head", "T5EncoderModel"], "has no loss over text"),
     "unknown device": (["--device", "abacus", "--methods", "bitfit"], "'abacus' cannot be used"),
+    "device without numbers": (["--device", "meta", "--methods", "bitfit"], "'meta' cannot be"),
     "picture of no kind": (["--figure", "figure.gif"], "ends with .svg, .png, .html"),
     "picture in no folder": (["--figure", "nowhere/figure.svg"], "no folder 'nowhere'"),
+    "picture in place of a folder": (["--figure", "folder.svg"], "'folder.svg' is a folder"),
     "no scores": (["--figure", "f.svg", "--scores", "none.json"], "'none.json' cannot be read"),
     "scores for nothing": (["--scores", "scores.json"], "without --figure"),
-    "n that does not fit": (["--n", "7", "--methods", "compacter"], "n=7"),
+    "n that does not fit": (
+        ["--n", "5", "--methods", "compacter"],
+        "n=5 does not divide width=512; n could be 1, 2, 4, 8, 16, 32,",
+    ),
     "unknown flag": (["--memory", "24GB"], "No such option"),
     "stray argument": (["t5-small"], "unexpected extra argument"),
 }
@@ -136,6 +144,7 @@ BAD: dict[str, tuple[list[str], str]] = {
 @pytest.mark.usefixtures("in_empty_folder")
 def test_bad_input(case: str, command: Command, tmp_path: Path):
     (tmp_path / "scores.json").write_text("[]")
+    (tmp_path / "folder.svg").mkdir()
     arguments, message = BAD[case]
     code, out, err = command("bench", *arguments)
     assert code == 2
@@ -143,7 +152,7 @@ def test_bad_input(case: str, command: Command, tmp_path: Path):
     assert err.startswith("compacter: ")
     assert err.count("\n") == 1
     assert out == ""
-    assert [path.name for path in tmp_path.iterdir()] == ["scores.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"scores.json", "folder.svg"}
 
 
 BAD_WITH_MODEL: dict[str, tuple[list[str], str]] = {
@@ -161,7 +170,16 @@ def test_bad_input_with_a_good_model(case: str, model: str, command: Command):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"method": "full"}', '[{"method": "full"}]', "[[]]"])
+NO_SCORES = [
+    *("{", "[1]", '{"method": "full"}', '[{"method": "full"}]', "[[]]", "[" * 100_000),
+    '[{"method": "bitfit", "score": NaN}]',
+    '[{"method": "bitfit", "score": Infinity}]',
+    f'[{{"method": "bitfit", "score": {"9" * 400}}}]',
+    '[{"method": "bitfit", "score": 1}, {"method": "bitfit", "score": 2}]',
+]
+
+
+@pytest.mark.parametrize("text", NO_SCORES, ids=lambda text: text[:40])
 def test_a_file_that_holds_no_scores(text: str, model: str, command: Command, tmp_path: Path):
     file = tmp_path / "scores.json"
     file.write_text(text)
@@ -171,7 +189,11 @@ def test_a_file_that_holds_no_scores(text: str, model: str, command: Command, tm
     assert "does not hold scores; expected what 'compacter compare --json' prints" in err
 
 
-def test_scores_of_other_methods(model: str, command: Command, tmp_path: Path):
+def test_scores_of_other_methods(
+    model: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Said before anything is measured."""
+    monkeypatch.setattr("compacter.bench.measure", lambda *a, **k: pytest.fail("measured"))
     file = tmp_path / "scores.json"
     file.write_text('[{"method": "adapter", "score": 1}]')
     flags = ["--figure", str(tmp_path / "figure.svg"), "--scores", str(file)]
@@ -179,6 +201,40 @@ def test_scores_of_other_methods(model: str, command: Command, tmp_path: Path):
     assert code == 2
     assert "none of the measured methods has a score" in err
     assert not (tmp_path / "figure.svg").exists()
+
+
+def test_a_figure_that_cannot_be_written_costs_nothing_else(
+    model: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What was measured is printed, and what stood in the file stays there."""
+    file = tmp_path / "figure.svg"
+    file.write_text("an older figure")
+
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    flags = ["--figure", str(file), "--json"]
+    code, out, err = command("bench", "--model", model, *QUICK, *FEW, *flags)
+    assert code == 2
+    assert err == f"compacter: '{file}' cannot be written: No space left on device\n"
+    assert len(json.loads(out)["methods"]) == 3
+    assert file.read_text() == "an older figure"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_progress_is_taken_back_on_a_terminal(
+    model: str, command: Command, monkeypatch: pytest.MonkeyPatch
+):
+    """Also where an error ends it."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    code, _, err = command("bench", "--model", model, *QUICK, *FEW, "--json")
+    assert code == 0
+    assert "timing" in err
+    assert err.endswith("\r\033[K")
+    code, _, err = command("bench", "--model", model, *QUICK, "--memory-budget", "1KB")
+    assert code == 2
+    assert "\r\033[Kcompacter: no method fits" in err
 
 
 def test_a_figure_without_matplotlib(

@@ -5,14 +5,22 @@ from __future__ import annotations
 import html
 import io
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from compacter.errors import BenchError
 from compacter.extras import require
 from compacter.methods import METHODS
-from compacter.paper import glue_average
+from compacter.paper import (
+    BOTTLENECKS,
+    INTRINSIC_DIM,
+    NUM_TOKENS,
+    papers_model,
+    printed_scores,
+)
+from compacter.training.result import write_atomically
 
 ENDINGS = (".svg", ".png", ".html")
 COLOURS = {
@@ -35,7 +43,18 @@ def check_figure(path: Path) -> None:
         )
     if not path.parent.is_dir():
         raise BenchError(f"there is no folder {str(path.parent)!r} for the figure")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        found = "a folder" if path.is_dir() else "not to be written"
+        raise BenchError(f"{str(path)!r} is {found}; expected a file for the figure")
     require("matplotlib", "bench", "--figure")
+
+
+def check_scores(scores: Mapping[str, float] | None, methods: Collection[str]) -> None:
+    """There is something to draw."""
+    if scores is not None and not scores.keys() & set(methods):
+        raise BenchError(
+            f"none of the measured methods has a score; expected scores of {', '.join(methods)}"
+        )
 
 
 def draw(
@@ -46,18 +65,13 @@ def draw(
     training step, in percent of full fine-tuning's."""
     label, heights = _heights(report, scores)
     rows = [row for row in report["methods"] if row["method"] in heights]
-    if not rows:
-        raise BenchError(
-            "none of the measured methods has a score; expected scores of "
-            f"{', '.join(row['method'] for row in report['methods'])}"
-        )
+    check_scores(scores, [row["method"] for row in report["methods"]])
     ending = path.suffix.lower()
     image = _plot(report, rows, label, heights, "svg" if ending == ".html" else ending[1:])
+    if ending == ".html":
+        image = _page(report, rows, label, heights, image).encode("utf-8")
     try:
-        if ending == ".html":
-            path.write_text(_page(report, rows, label, heights, image), encoding="utf-8")
-        else:
-            path.write_bytes(image)
+        write_atomically(path, image)
     except OSError as error:
         raise BenchError(f"{str(path)!r} cannot be written: {error.strerror}") from None
     return [row["method"] for row in rows]
@@ -69,13 +83,34 @@ def _heights(
     names = [row["method"] for row in report["methods"]]
     if scores is not None:
         return "score", {name: scores[name] for name in names if name in scores}
-    model = report["model"].removeprefix("google-t5/")
-    printed = {name: glue_average(model, name) for name in names}
+    printed = {row["method"]: _printed(report, row) for row in report["methods"]}
     known = {name: value for name, value in printed.items() if value is not None}
     if known:
         return "average score on GLUE (paper)", known
     times = {row["method"]: 100 * row["step"]["ratio_of_medians"] for row in report["methods"]}
     return "time of a training step, % of full fine-tuning", times
+
+
+def _printed(report: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+    """The paper's average on GLUE for a method, if it was measured with settings of the paper's. Of
+    three bottlenecks, the paper has the best for each task."""
+    model, name, settings = papers_model(report["model"]), row["method"], report["settings"]
+    is_prompt = METHODS[name].family == "prompt"
+    if is_prompt and settings.get("num_tokens", NUM_TOKENS) != NUM_TOKENS:
+        return None
+    if model is None or row["bottleneck"] not in (None, *BOTTLENECKS[model]):
+        return None
+    found = printed_scores(
+        model,
+        "glue",
+        tuned=False,
+        method=name,
+        n=row["n"],
+        intrinsic_dim=settings.get("intrinsic_dim", INTRINSIC_DIM)
+        if name == "intrinsic-said"
+        else None,
+    )
+    return None if found is None else float(found["scores"]["avg"])
 
 
 def _memory(row: Mapping[str, Any]) -> float:

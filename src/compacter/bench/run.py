@@ -51,7 +51,7 @@ class BenchSettings:
 
     model: str = "t5-small"
     methods: tuple[str, ...] = ()
-    """None: all that fit the model. Full fine-tuning is always measured, to compare with."""
+    """None named: all that fit the model. Full fine-tuning is always measured, to compare with."""
     batch: int = 8
     length: int = 128
     target_length: int = 4
@@ -246,7 +246,7 @@ def _device(name: str | None) -> torch.device:
         )
         return found or torch.device("cpu")
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()  # "meta" has no numbers
         return torch.device(name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")

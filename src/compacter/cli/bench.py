@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compacter.cli.output import console, print_json
+from compacter.cli.output import console, print_json, table_of_numbers
 from compacter.errors import BenchError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from compacter.bench import BenchSettings
 
 
@@ -86,28 +89,31 @@ def bench(
     settings = _settings(preset, given, of_methods)
     known_scores = None if scores is None else read_scores(scores)
     if figure is not None:
-        from compacter.bench.figure import check_figure
+        from compacter.bench.figure import check_figure, check_scores
 
         check_figure(figure)
+        check_scores(known_scores, settings.names)
     elif scores is not None:
         raise BenchError("--scores is given without --figure, for which it is; expected both")
     from compacter.training.progress import silence_transformers
 
     silence_transformers()
-    report = measure(settings, on_progress=_show_progress)
+    try:
+        report = measure(settings, on_progress=_show_progress)
+    finally:
+        _show_progress("")
     for method, reason in report.left_out.items():
         typer.echo(f"compacter: left out {method}: {reason}", err=True)
     plain = report.plain()
-    if figure is not None:
+    if as_json:
+        print_json(plain)
+    else:
+        _print_tables(plain)
+    if figure is not None:  # after all that cannot fail
         from compacter.bench.figure import draw
 
         draw(plain, figure, known_scores)
         typer.echo(f"compacter: wrote {figure}", err=True)
-    if as_json:
-        print_json(plain)
-        return
-    _print_time(plain)
-    _print_memory(plain)
 
 
 def _names(methods: str) -> tuple[str, ...]:
@@ -135,13 +141,17 @@ def read_scores(path: Path) -> dict[str, float]:
     """Method -> score, from the JSON of `compacter compare`."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-        return {row["method"]: float(row["score"]) for row in rows if row["score"] is not None}
+        found = [(row["method"], row["score"]) for row in rows if row["score"] is not None]
+        scores = {method: float(score) for method, score in found}
+        if len(scores) < len(found) or not all(map(math.isfinite, scores.values())):
+            raise ValueError
+        return scores
     except OSError as error:
         raise BenchError(f"{str(path)!r} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise BenchError(
             f"{str(path)!r} does not hold scores; expected what 'compacter compare --json' prints, "
-            "a list of objects with method and score"
+            "a list of objects with method and score, a number, one for each method"
         ) from None
 
 
@@ -151,24 +161,25 @@ def _show_progress(text: str) -> None:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _print_time(report: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    machine = report["machine"]
-    table = Table(
-        title=f"{report['model']}, batch {report['batch']} x {report['length']}, "
-        f"{machine['device']}, {machine['threads']} threads: time, beside full fine-tuning's",
-        title_justify="left",
+def _print_tables(report: dict[str, Any]) -> None:
+    for table in (_steps(report), _uses(report), _memory(report), _batches(report)):
+        console().print(table)
+        console().print()
+    console().print(
+        "paper: Table 3, T5-base on MNLI; its memory is compared with full fine-tuning's here, "
+        "where the table divides by the method's own."
     )
-    table.add_column("method", no_wrap=True)
-    for column in ("trained", "%", "step\nms", "median\n%", "minimum\n%"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column(f"epoch of {report['task']}\nminutes", justify="right", no_wrap=True)
-    table.add_column("paper\n%", justify="right", no_wrap=True)
-    table.add_column(f"{report['new_tokens']} tokens\nms", justify="right", no_wrap=True)
-    table.add_column("median\n%", justify="right", no_wrap=True)
+
+
+def _steps(report: dict[str, Any]) -> Table:
+    machine = report["machine"]
+    table = table_of_numbers(
+        f"{report['model']}, batch {report['batch']} x {report['length']}, {machine['device']}, "
+        f"{machine['threads']} threads: a training step, beside full fine-tuning's",
+        *("method", "trained", "%", "step\nms", "median\n%", "minimum\n%", "paper\n%"),
+    )
     for row in report["methods"]:
-        step, decode, paper = row["step"], row["decode"] or {}, row["paper"] or {}
+        step, paper = row["step"], row["paper"] or {}
         table.add_row(
             row["method"],
             f"{row['trainable']:,}",
@@ -176,50 +187,61 @@ def _print_time(report: dict[str, Any]) -> None:
             f"{1e3 * step['median']:,.0f}",
             _signed(step["percent"]),
             _signed(100 * (step["ratio_of_minima"] - 1)),
-            f"{row['epoch_minutes']:,.1f}",
             _signed(paper.get("time_percent")),
+        )
+    return table
+
+
+def _uses(report: dict[str, Any]) -> Table:
+    table = table_of_numbers(
+        f"An epoch of {report['task']}, and decoding {report['new_tokens']} tokens of one row",
+        *("method", "epoch\nminutes", "decoding\nms", "median\n%"),
+    )
+    for row in report["methods"]:
+        decode = row["decode"] or {}
+        table.add_row(
+            row["method"],
+            f"{row['epoch_minutes']:,.1f}",
             f"{1e3 * decode['median']:,.0f}" if decode else "",
             _signed(decode.get("percent")),
         )
-    console().print(table)
+    return table
 
 
-def _print_memory(report: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    budget = report["memory_budget"] / 1e9
-    table = Table(
-        title=f"Memory in MB, at most; per row at the largest batch that fits {budget:g} GB",
-        title_justify="left",
-    )
-    table.add_column("method", no_wrap=True)
-    for column in ("weights", "gradients", "optimiser", "activations", "total", "%"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for column in ("largest\nbatch", "per\nrow", "%", "paper\n%"):
-        table.add_column(column, justify="right", no_wrap=True)
+def _memory(report: dict[str, Any]) -> Table:
     has_peak = any(row["memory"]["cuda_peak"] is not None for row in report["methods"])
-    if has_peak:
-        table.add_column("peak", justify="right", no_wrap=True)
+    table = table_of_numbers(
+        "Memory of a training step in MB, at most",
+        *("method", "weights", "gradients", "optimiser", "activations", "total", "%"),
+        *(["peak"] if has_peak else []),
+    )
+    parts = ("weights", "gradients", "optimizer", "activations", "total")
     for row in report["methods"]:
-        memory, paper = row["memory"], row["paper"] or {}
-        parts = ("weights", "gradients", "optimizer", "activations", "total")
-        cells = [
+        memory = row["memory"]
+        table.add_row(
             row["method"],
             *(f"{memory[part] / 1e6:,.1f}" for part in parts),
             _signed(memory["percent"]),
+            *([f"{memory['cuda_peak'] / 1e6:,.1f}"] if has_peak else []),
+        )
+    return table
+
+
+def _batches(report: dict[str, Any]) -> Table:
+    table = table_of_numbers(
+        f"The largest batch that fits {report['memory_budget'] / 1e9:g} GB",
+        *("method", "rows", "MB\nper row", "%", "paper\n%"),
+    )
+    for row in report["methods"]:
+        memory, paper = row["memory"], row["paper"] or {}
+        table.add_row(
+            row["method"],
             f"{memory['largest_batch']:,}" if memory["largest_batch"] else "none",
             f"{memory['per_sample'] / 1e6:,.1f}" if memory["per_sample"] else "",
             _signed(memory["per_sample_percent"]),
             _signed(paper.get("memory_percent")),
-        ]
-        if has_peak:
-            cells.append(f"{memory['cuda_peak'] / 1e6:,.1f}")
-        table.add_row(*cells)
-    console().print(table)
-    console().print(
-        "paper: Table 3, T5-base on MNLI; its memory is compared with full fine-tuning's here, "
-        "where the table divides by the method's own."
-    )
+        )
+    return table
 
 
 def _signed(value: float | None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compacter.cli.output import console, print_json
+from compacter.cli.output import console, print_json, table_of_numbers
 from compacter.paper import printed_figures
 
 if TYPE_CHECKING:
@@ -95,15 +95,12 @@ def _plain(section4: list[Formulas]) -> list[dict[str, Any]]:
 
 
 def _print_counts(model: str, rows: list[dict[str, Any]], tasks: int) -> None:
-    from rich.table import Table
-
     base = rows[0]["base"]
-    table = Table(title=f"{model}: {base:,} parameters", title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for column in ("n", "bottleneck", "trained", "%", "% (paper)"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column(f"total for {tasks} tasks", justify="right", no_wrap=True)
-    table.add_column("(paper)", justify="right", no_wrap=True)
+    table = table_of_numbers(
+        f"{model}: {base:,} parameters",
+        *("method", "n", "bottle-\nneck", "trained", "%", "paper\n%"),
+        *(f"total for\n{tasks} tasks", "paper"),
+    )
     for row in rows:
         paper = row["paper"] or {}
         table.add_row(
@@ -120,17 +117,11 @@ def _print_counts(model: str, rows: list[dict[str, Any]], tasks: int) -> None:
 
 
 def _print_breakdown(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(
-        title="What the trained parameters are (Appendix B; its share of layer norms leaves out "
+    table = table_of_numbers(
+        "What the trained parameters are (Appendix B; its share of layer norms leaves out "
         "the final norm of each stack)",
-        title_justify="left",
+        *("method", "n", "layer\nnorms", "%", "biases", "%", "weights", "slow\nweights A"),
     )
-    table.add_column("method", no_wrap=True)
-    columns = ("n", "layer norms", "%", "biases", "%", "weights", "slow weights A")
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         if parts := row.get("breakdown"):
             table.add_row(
@@ -147,19 +138,14 @@ def _print_breakdown(rows: list[dict[str, Any]]) -> None:
 
 
 def _print_formulas(section4: list[Formulas]) -> None:
-    from rich.table import Table
-
     if not section4:
         return
     first = section4[0]
-    table = Table(
-        title=f"Section 4, without biases: k={first.k}, d={first.d}, L={first.layers}",
-        title_justify="left",
+    table = table_of_numbers(
+        f"Section 4, without biases: k={first.k}, d={first.d}, L={first.layers}",
+        *("n", "adapter\n2L(2kd)", "phm-adapter\n4L(kd/n + n^3)", "compacter\n4L(k + d) + n^3"),
+        "kd > n^4",
     )
-    for column in ("n", "adapter\n2L(2kd)", "phm-adapter\n4L(kd/n + n^3)"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("compacter\n4L(k + d) + n^3", justify="right", no_wrap=True)
-    table.add_column("kd > n^4", no_wrap=True)
     for f in section4:
         holds = f"{'yes' if f.phm_saves else 'no'}: {f.k * f.d:,} and {f.n**4:,}"
         table.add_row(str(f.n), f"{f.adapter:,}", f"{f.phm_adapter:,}", f"{f.compacter:,}", holds)

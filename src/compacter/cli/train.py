@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from compacter.cli.flags import with_recipe
-from compacter.cli.output import console, print_json
+from compacter.cli.output import console, print_json, table_of_numbers
 from compacter.errors import TrainingError
 from compacter.training.folder import recipe_file
 from compacter.training.recipe import DATA_KEYS, Recipe
@@ -181,15 +181,11 @@ def _plain(result: Result) -> dict[str, Any]:
 
 
 def _print_results(results: list[Result]) -> None:
-    from rich.table import Table
-
     metrics = list(dict.fromkeys(name for r in results for name in (r.test or r.validation)))
     where = "test" if results[0].test else "validation"
     title = f"{results[0].task} on {results[0].model}, {where} scores"
-    table = Table(title=title, title_justify="left")
-    table.add_column("method", no_wrap=True)
-    for column in ("trained", "%", "head", *metrics, "seconds", "MB"):
-        table.add_column(column, justify="right", no_wrap=True)
+    columns = ("trained", "%", "head", *metrics, "seconds", "MB")
+    table = table_of_numbers(title, "method", *columns)
     for r in results:
         scores = r.test or r.validation
         table.add_row(

@@ -14,6 +14,7 @@ from compacter.errors import MethodError
 from compacter.methods.prompts import start_prompt
 from compacter.methods.table import Method, find_method
 from compacter.models import count_loss_once, hidden_size
+from compacter.nn.projections import require_divisible
 from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 
 CONFIG_CLASSES: Mapping[str, type[PeftConfig]] = {
@@ -116,6 +117,7 @@ def _default_sizes(model: nn.Module, method: Method, settings: Mapping[str, Any]
     fitting = [n for n in method.n_preference if width % n == 0 and bottleneck % n == 0]
     n = settings.get("n", (fitting or method.n_preference[-1:])[0] if method.n_preference else 1)
     if "bottleneck" not in settings and isinstance(n, int) and n > 0:
+        require_divisible(n, width=width)
         bottleneck = -(-bottleneck // n) * n
     return {"n": n, "bottleneck": bottleneck}
 

@@ -98,7 +98,7 @@ def _config(name: str) -> PreTrainedConfig:
             f"({', '.join(T5_DIMENSIONS)}), a builtin model ({', '.join(BUILTIN_MODELS)}), a "
             f"folder with a config.json or a name on the Hugging Face hub{_nearest(name)}"
         ) from None
-    except (ValueError, StrictDataclassError) as error:
+    except (ValueError, TypeError, StrictDataclassError) as error:
         raise ArchitectureError(
             f"the config.json of {name!r} does not describe a model that transformers "
             f"{transformers.__version__} knows ({_first_line(error)})"
@@ -111,7 +111,7 @@ def _build(name: str, config: PreTrainedConfig, head: str | None) -> nn.Module:
     make = _model_class(config, head)
     try:
         model = make(config) if issubclass(make, PreTrainedModel) else make.from_config(config)
-    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ArchitectureError(
             f"{make.__name__} cannot be built from the configuration of {name!r}, "
             f"model type {config.model_type!r} ({_first_line(error)})"

@@ -47,15 +47,6 @@ def efficiency_figures(method: str) -> dict[str, float | None] | None:
     }
 
 
-def glue_average(model: str, method: str) -> float | None:
-    """The paper's average on GLUE for T5-base or T5-small, of a method's first n in the table."""
-    names = {"t5-base": "glue_t5_base", "t5-small": "glue_t5_small"}
-    if model not in names:
-        return None
-    rows = (row for row in tables()[names[model]] if row["method"] == method)
-    return next((row["scores"]["avg"] for row in rows), None)
-
-
 def printed_figures(model: str, method: str, n: int | None, tasks: int) -> dict[str, float] | None:
     """The `trained_percent` and `total_multiple` that the paper prints for a method on GLUE
     (8 tasks) or SuperGLUE (6), or None where it prints none."""
@@ -81,6 +72,12 @@ methods first."""
 
 INTRINSIC_DIM = 20_000
 """Of the tables that name none."""
+
+NUM_TOKENS = 100
+"""Of the prompts."""
+
+BOTTLENECKS = {"t5-base": (24, 48, 96), "t5-small": (16, 32, 64)}
+"""Those that were tried."""
 
 RATES = {
     ("t5-base", "glue", False): "learning_rates_glue_t5_base",

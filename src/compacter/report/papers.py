@@ -7,14 +7,11 @@ from typing import Any
 
 from compacter.experiments.grid import Dependent, Grid
 from compacter.methods import METHODS
-from compacter.paper import papers_model, printed_scores, tables
+from compacter.paper import NUM_TOKENS, papers_model, printed_scores, tables
 from compacter.report.runs import Run
 from compacter.report.selection import Choice, Setting
 from compacter.tasks import TASKS
 from compacter.training.defaults import defaults_for
-
-NUM_TOKENS = 100
-"""Of the paper's prompts."""
 
 
 def paper_row(setting: Setting, choice: Choice) -> dict[str, Any] | None:

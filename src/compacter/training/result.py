@@ -111,14 +111,17 @@ def _number_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """The file is whole or not there, whenever the process, or the machine, ends."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """The file is whole or as it was, whenever the process, or the machine, ends."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def versions() -> dict[str, str]:
