@@ -185,8 +185,9 @@ class BottleneckLayer(TunerLayer):
         down, up = self.projections(adapter)
         if type(down) is Dense and type(up) is Dense:  # isinstance would ask the abstract class
             W, V = down._parameters.get("W"), up._parameters.get("W")
-            is_here = W is not None and V is not None and not (W.is_meta or V.is_meta)
-            return (W, V) if is_here else None  # type: ignore[return-value]
+            if W is None or V is None or W.is_meta or V.is_meta:
+                return None  # pruned or offloaded: made or brought when the projection is called
+            return W, V
         return self._find_built(adapter)
 
     def _adapt_alone(self, adapter: str, activation: nn.Module, output: Tensor) -> Tensor:
@@ -274,9 +275,9 @@ class BottleneckLayer(TunerLayer):
         """Whether parameters are here, whole and plain, so that they can be stacked with others."""
         down, up = self.projections(adapter)
         parameters = [*down._parameters.items(), *up._parameters.items()]
-        own = [parameter for name, parameter in parameters if name != "bias"]
         if {name for name, _ in parameters} - {*down.FACTORS, "A", "bias"}:
-            return False
+            return False  # pruned, for one: then they have other names
+        own = [parameter for name, parameter in parameters if name != "bias"]
         slow = self._shared[0].holder("A").get(adapter)
         if slow is not None:
             own.append(slow)
