@@ -70,17 +70,11 @@ def _counter(model: str | None) -> tuple[str, str, Callable[[list[str]], list[in
     """What is counted, why, and how."""
     if model is None:
         return "words", "words, because no --model was named", _count_words
-    from transformers import AutoTokenizer
+    from compacter.models.pretrained import load_tokenizer
+    from compacter.training.progress import silence_transformers
 
-    from compacter.models.builtin import builtin_folder, is_builtin
-
-    folder = str(builtin_folder(model)) if is_builtin(model) else model
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        note = f"words, because no tokenizer of {model!r} could be loaded ({lines[0].rstrip('.')})"
-        return "words", note, _count_words
+    silence_transformers()
+    tokenizer = load_tokenizer(model)
 
     def count_tokens(texts: list[str]) -> list[int]:
         return [len(ids) for ids in tokenizer(texts, verbose=False)["input_ids"]]

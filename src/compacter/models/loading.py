@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, T5Config
 
 from compacter.errors import ArchitectureError
 from compacter.models.builtin import BUILTIN_MODELS, builtin_folder, is_builtin
+from compacter.models.reading import UNREADABLE, check_config_file, read, reason
 
 T5_VOCABULARY = 32_100
 """The paper's count. The published checkpoints round their embeddings up to 32,128 rows."""
@@ -78,30 +78,24 @@ def _make(name: str, head: str | None) -> nn.Module:
 
 
 def _config(name: str) -> PreTrainedConfig:
-    folder = Path(name)
-    if folder.is_dir() and not (folder / "config.json").is_file():
-        found = ", ".join(sorted(entry.name for entry in folder.iterdir())[:5]) or "nothing"
-        raise ArchitectureError(
-            f"the folder {name!r} holds no config.json (found: {found}); "
-            "expected a model saved with save_pretrained()"
-        )
+    check_config_file(name)
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = read(AutoConfig, name)
     except OSError as error:
         where = (
             "cannot be read"
-            if folder.is_dir()
+            if Path(name).is_dir()
             else "is no folder here and was not read from the hub"
         )
         raise ArchitectureError(
-            f"the model {name!r} {where} ({_first_line(error)}); expected a bare T5 name "
+            f"the model {name!r} {where} ({reason(error)}); expected a bare T5 name "
             f"({', '.join(T5_DIMENSIONS)}), a builtin model ({', '.join(BUILTIN_MODELS)}), a "
             f"folder with a config.json or a name on the Hugging Face hub{_nearest(name)}"
         ) from None
-    except (ValueError, TypeError, StrictDataclassError) as error:
+    except UNREADABLE as error:
         raise ArchitectureError(
             f"the config.json of {name!r} does not describe a model that transformers "
-            f"{transformers.__version__} knows ({_first_line(error)})"
+            f"{transformers.__version__} knows ({reason(error)})"
         ) from None
     assert isinstance(config, PreTrainedConfig)
     return config
@@ -110,11 +104,12 @@ def _config(name: str) -> PreTrainedConfig:
 def _build(name: str, config: PreTrainedConfig, head: str | None) -> nn.Module:
     make = _model_class(config, head)
     try:
-        model = make(config) if issubclass(make, PreTrainedModel) else make.from_config(config)
+        is_concrete = issubclass(make, PreTrainedModel)
+        model = make(config) if is_concrete else make.from_config(config, trust_remote_code=False)
     except (ImportError, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ArchitectureError(
             f"{make.__name__} cannot be built from the configuration of {name!r}, "
-            f"model type {config.model_type!r} ({_first_line(error)})"
+            f"model type {config.model_type!r} ({reason(error)})"
         ) from None
     assert isinstance(model, nn.Module)
     return model
@@ -132,11 +127,6 @@ def _model_class(config: PreTrainedConfig, head: str | None) -> Any:
             "expected one such as 'T5EncoderModel' or 'AutoModelForSequenceClassification'"
         )
     return AutoModel
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
 def _nearest(name: str) -> str:

@@ -1,6 +1,6 @@
 """Loading models and tokenizers: from the hub, a folder, a GGUF file, or the package itself.
 
-Code that comes with a model is never run (`trust_remote_code` stays off)."""
+Code that comes with a model is never run."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from transformers.models.auto.modeling_auto import (
 
 from compacter.errors import ArchitectureError, SettingError
 from compacter.models.builtin import builtin_folder, is_builtin
+from compacter.models.reading import UNREADABLE, check_config_file, read, reason
 
 Kind = Literal["encoder-decoder", "decoder", "encoder"]
 
@@ -48,9 +49,10 @@ class Location:
     name: str
     gguf_file: str | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"pretrained_model_name_or_path": self.name}
-        return found | ({"gguf_file": self.gguf_file} if self.gguf_file else {})
+    @property
+    def arguments(self) -> dict[str, str]:
+        """Those beside the name."""
+        return {} if self.gguf_file is None else {"gguf_file": self.gguf_file}
 
 
 def locate(name: str) -> Location:
@@ -62,17 +64,14 @@ def locate(name: str) -> Location:
         if not path.is_file():
             raise ArchitectureError(f"there is no file {name!r}; expected a GGUF model")
         return Location(str(path.parent), path.name)
-    if path.is_dir() and not (path / "config.json").is_file():
-        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:5]) or "nothing"
-        raise ArchitectureError(
-            f"the folder {name!r} holds no config.json (found: {found}); "
-            "expected a model saved with save_pretrained()"
-        )
     return Location(name)
 
 
-def load_config(name: str) -> PreTrainedConfig:
-    return _load(AutoConfig, name, "configuration")
+def load_config(name: str, **settings: Any) -> PreTrainedConfig:
+    """The model's configuration, with these settings in place of its own."""
+    check_config_file(name)
+    config: PreTrainedConfig = _load(AutoConfig, name, "configuration", **settings)
+    return config
 
 
 def load_tokenizer(name: str) -> Any:
@@ -122,15 +121,17 @@ def dropout_settings(config: PreTrainedConfig, probability: float) -> dict[str, 
 
 
 def load_model(name: str, kind: Kind, *, quantize: str | None = None, **settings: Any) -> nn.Module:
-    """The model with the head that its kind needs, in float32 or quantised. A saved head for other
-    labels gives way to a new one."""
-    if quantize is not None:
-        settings["quantization_config"] = _quantization(quantize)
-    else:
-        settings["dtype"] = torch.float32
-    if kind == "encoder":
-        settings["ignore_mismatched_sizes"] = True
-    model: nn.Module = _load(_AUTO_CLASSES[kind], name, "model", **settings)
+    """The model with the head that its kind needs, in float32 or quantised; `settings` are those of
+    its configuration. A saved head for other labels gives way to a new one."""
+    model: nn.Module = _load(
+        _AUTO_CLASSES[kind],
+        name,
+        "model",
+        config=load_config(name, **settings),
+        dtype=torch.float32 if quantize is None else "auto",
+        quantization_config=None if quantize is None else _quantization(quantize),
+        ignore_mismatched_sizes=kind == "encoder",
+    )
     if locate(name).gguf_file is not None:
         _forget_gguf(model)
     return model
@@ -172,13 +173,9 @@ def _quantization(bits: str) -> Any:
 def _load(auto_class: Any, name: str, what: str, **settings: Any) -> Any:
     location = locate(name)
     try:
-        return auto_class.from_pretrained(
-            **location.arguments(), trust_remote_code=False, **settings
-        )
-    except (OSError, ValueError, ImportError) as error:
-        lines = str(error).strip().splitlines()
-        reason = lines[0].rstrip(".") if lines else type(error).__name__
+        return read(auto_class, location.name, **location.arguments, **settings)
+    except UNREADABLE as error:
         raise ArchitectureError(
-            f"the {what} of {name!r} cannot be loaded: {reason}; expected a name on the Hugging "
-            "Face hub, a folder with a saved model, a .gguf file, or builtin/minilm"
+            f"the {what} of {name!r} cannot be loaded: {reason(error)}; expected a name on the "
+            "Hugging Face hub, a folder with a saved model, a .gguf file, or builtin/minilm"
         ) from None

@@ -46,6 +46,7 @@ class Hub:
                 revision=self.revision or hub.revision,
                 split=hub.splits[split],
                 cache_dir=cache_dir,
+                trust_remote_code=False,
             )
         except Exception as error:  # whatever the network, the cache or the files came up with
             lines = str(error).strip().splitlines() or [type(error).__name__]
