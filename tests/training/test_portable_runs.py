@@ -105,6 +105,52 @@ def test_what_the_base_model_lacks_is_the_same_after_loading(save, tmp_path):
     assert [prediction.score for prediction in found] == pytest.approx(expected, abs=1e-5)
 
 
+def pooler_of(model) -> torch.Tensor:
+    """The weights that a model's pooler computes with."""
+    (found,) = (
+        value.clone()
+        for name, value in model.state_dict().items()
+        if "pooler" in name and name.endswith("dense.weight") and "original_module" not in name
+    )
+    return found
+
+
+@pytest.mark.parametrize("method", ["compacter", "bitfit", "prompt-tuning-r", "head-only", "full"])
+def test_a_pooler_that_the_base_model_lacks_is_trained_with_the_head(method, tmp_path):
+    values = recipe_values("bert", tmp_path, method=method, epochs=1)
+    values["model"] = save_without_pooler(tmp_path / "base")
+    if method == "prompt-tuning-r":
+        values["num_tokens"] = 4
+    before = pooler_of(prepare(Recipe.make(values)).model)
+    result = train(Recipe.make(values), tmp_path / "run")
+    assert result.head_trainable == (64 * 64 + 64) + (2 * 64 + 2)
+    (file,) = (tmp_path / "run").glob("*/*model.safetensors")
+    (saved,) = (t for name, t in load_file(file).items() if name.endswith("pooler.dense.weight"))
+    assert not torch.equal(before, saved)
+    assert torch.equal(pooler_of(load_run(tmp_path / "run").model), saved)
+
+
+def test_weights_that_do_not_fit_their_configuration(tmp_path):
+    values = recipe_values("t5", tmp_path, method="compacter")
+    file = Path(values["model"], "model.safetensors")
+    tensors = {name.replace(".wo.", ".out."): value for name, value in load_file(file).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+    told = r"4 of \d+ tensors are missing .*wo.weight.*; 4 have no place in the model"
+    with pytest.raises(ArchitectureError, match=told):
+        train(Recipe.make(values), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trained_model_whose_head_is_gone(tmp_path):
+    values = recipe_values("bert", tmp_path, method="full", epochs=1)
+    train(Recipe.make(values), tmp_path / "run")
+    file = tmp_path / "run" / "model" / "model.safetensors"
+    tensors = {k: v for k, v in load_file(file).items() if not k.startswith("classifier")}
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ArchitectureError, match=r"2 of 41 tensors are missing \(classifier.bias"):
+        predict(tmp_path / "run", TEXTS)
+
+
 def test_a_head_for_other_labels_gives_way(tmp_path):
     folder = tmp_path / "three"
     save_model("bert", folder)

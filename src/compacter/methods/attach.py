@@ -146,7 +146,7 @@ def _prompt_config(
         token_dim=embeddings.weight.shape[1],
         num_attention_heads=getattr(model.config, "num_attention_heads", 1),
         num_layers=getattr(model.config, "num_hidden_layers", 1),
-        modules_to_save=task_heads(model),
+        modules_to_save=given.get("modules_to_save", task_heads(model)),
     )
 
 
@@ -155,7 +155,7 @@ def settings_of(method: Method, given: Mapping[str, Any] | None = None) -> froze
     if method.family == "full":
         return frozenset()
     if method.family == "prompt":
-        return frozenset({"num_tokens"})
+        return frozenset({"num_tokens", "modules_to_save"})
     merged = {**method.settings, **(given or {})}
     return _setting_names(CONFIG_CLASSES[method.family]) - _idle_settings(method, merged)
 

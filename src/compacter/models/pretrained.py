@@ -27,6 +27,7 @@ from transformers.models.auto.modeling_auto import (
 
 from compacter.errors import ArchitectureError, SettingError
 from compacter.models.builtin import builtin_folder, is_builtin
+from compacter.models.checkpoint import new_heads
 from compacter.models.reading import UNREADABLE, check_config_file, read, reason
 
 Kind = Literal["encoder-decoder", "decoder", "encoder"]
@@ -120,21 +121,35 @@ def dropout_settings(config: PreTrainedConfig, probability: float) -> dict[str, 
     return dict.fromkeys(names, probability)
 
 
-def load_model(name: str, kind: Kind, *, quantize: str | None = None, **settings: Any) -> nn.Module:
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model, and what its checkpoint lacks."""
+
+    model: nn.Module
+    new_heads: tuple[str, ...]
+    """Paths of modules with random weights, which are to be trained."""
+
+
+def load_model(
+    name: str, kind: Kind, *, quantize: str | None = None, whole: bool = False, **settings: Any
+) -> LoadedModel:
     """The model with the head that its kind needs, in float32 or quantised; `settings` are those of
-    its configuration. A saved head for other labels gives way to a new one."""
-    model: nn.Module = _load(
+    its configuration. An encoder's head may be new, and a saved one for other labels gives way to a
+    new one, unless the model must be whole."""
+    model, info = _load(
         _AUTO_CLASSES[kind],
         name,
         "model",
         config=load_config(name, **settings),
         dtype=torch.float32 if quantize is None else "auto",
         quantization_config=None if quantize is None else _quantization(quantize),
-        ignore_mismatched_sizes=kind == "encoder",
+        ignore_mismatched_sizes=True,  # they are told, and refused in our own words
+        output_loading_info=True,
     )
+    heads = new_heads(model, name, info, may_lack_heads=kind == "encoder" and not whole)
     if locate(name).gguf_file is not None:
         _forget_gguf(model)
-    return model
+    return LoadedModel(model, heads)
 
 
 def longest_input(model: nn.Module) -> int | None:

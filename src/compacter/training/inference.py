@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
 from peft.utils import CONFIG_NAME as ADAPTER_CONFIG
 from torch import nn
@@ -49,9 +48,8 @@ def load_run(folder: str | Path) -> TrainedRun:
     assert recipe.max_length is not None
     pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
     head = pipeline.head if isinstance(pipeline, Pairs) else {}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)  # what the weights lack begins as it did in training
-        model = load_model(name, kind, quantize=recipe.quantize, **head)
+    loaded = load_model(name, kind, quantize=recipe.quantize, whole=not has_adapter, **head)
+    model = loaded.model
     prepare_model(model, kind, tokenizer, pipeline)
     if has_adapter:
         model = PeftModel.from_pretrained(model, str(weights))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers.trainer_utils import set_seed
 
 from compacter.errors import TrainingError
 from compacter.methods import find_method
-from compacter.methods.attach import DEFAULT_NUM_TOKENS, attach, settings_of, task_heads
+from compacter.methods.attach import DEFAULT_NUM_TOKENS, attach, settings_of
 from compacter.models.pretrained import (
     Kind,
     dropout_settings,
@@ -24,7 +24,7 @@ from compacter.models.pretrained import (
 )
 from compacter.tasks import Splits, Task, load
 from compacter.training.defaults import defaults_for, model_size, usual_warmup
-from compacter.training.heads import count_trained, head_parameters
+from compacter.training.heads import count_trained, find_heads, head_parameters
 from compacter.training.pipelines import Pairs, Pipeline, TextToText, make_pipeline
 from compacter.training.recipe import Recipe
 from compacter.training.trainer import process_count
@@ -74,13 +74,14 @@ def prepare(recipe: Recipe) -> Prepared:
     settings: dict[str, Any] = dict(pipeline.head) if isinstance(pipeline, Pairs) else {}
     if recipe.dropout is not None:
         settings |= dropout_settings(config, recipe.dropout)
-    model = load_model(recipe.model, kind, quantize=recipe.quantize, **settings)
+    loaded = load_model(recipe.model, kind, quantize=recipe.quantize, **settings)
+    model, heads = loaded.model, find_heads(loaded.model, loaded.new_heads)
     _check_length(model, recipe)
     prepare_model(model, kind, tokenizer, pipeline)
-    head_size = sum(p.numel() for p in head_parameters(model))
+    head_size = sum(p.numel() for p in head_parameters(model, heads))
     base = model.num_parameters() - head_size  # type: ignore[operator]  # also of a packed model
-    model = _apply(model, recipe, kind)
-    trainable, head = count_trained(model)
+    model = _apply(model, recipe, heads)
+    trainable, head = count_trained(model, heads)
     return Prepared(recipe, task, splits, model, kind, pipeline, trainable, head, base)
 
 
@@ -176,12 +177,14 @@ def prepare_model(model: nn.Module, kind: Kind, tokenizer: Any, pipeline: Pipeli
         pipeline.shift_right = model.prepare_decoder_input_ids_from_labels  # type: ignore[assignment]
 
 
-def _apply(model: nn.Module, recipe: Recipe, kind: Kind) -> nn.Module:
-    """Attach the method, or leave all but the head frozen."""
+def _apply(model: nn.Module, recipe: Recipe, heads: Sequence[str]) -> nn.Module:
+    """Attach the method, or leave all but the heads frozen."""
     if recipe.method != HEAD_ONLY:
-        return attach(model, recipe.method, **recipe.method_settings())
-    heads = task_heads(model)
-    if heads is None:
+        settings = recipe.method_settings()
+        if heads and "modules_to_save" in known_settings(recipe.method):
+            settings["modules_to_save"] = list(heads)
+        return attach(model, recipe.method, **settings)
+    if not heads:
         raise TrainingError(
             f"method {HEAD_ONLY!r} needs a model with a classification head, found "
             f"{type(model).__name__}; choose a method of 'compacter methods'"
