@@ -21,6 +21,7 @@ CONFIG_CLASSES: Mapping[str, type[PeftConfig]] = {
     "adapter": CompacterConfig,
     "bitfit": BitFitConfig,
     "intrinsic": IntrinsicSAIDConfig,
+    "prompt": PromptTuningConfig,
 }
 
 DEFAULT_NUM_TOKENS = 100

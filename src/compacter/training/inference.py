@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from peft import PeftModel
-from peft.utils import CONFIG_NAME as ADAPTER_CONFIG
 from torch import nn
 
 from compacter.errors import TrainingError
+from compacter.methods import Method, find_method
 from compacter.models.pretrained import kind_of, load_config, load_model, load_tokenizer
 from compacter.tasks import Row, Split, Task, load_split, score
 from compacter.training.folder import RECIPE_NAME
 from compacter.training.memory import memory_advice
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipeline
-from compacter.training.prepare import prepare_model
+from compacter.training.prepare import HEAD_ONLY, prepare_model
 from compacter.training.recipe import DATA_KEYS, Recipe
 from compacter.training.result import ADAPTER_NAME, MODEL_NAME, RESULT_NAME, read_result
+from compacter.training.weights import load_adapter
 
 
 @dataclass(frozen=True)
@@ -35,37 +35,51 @@ class TrainedRun:
         assert self.recipe.batch_size is not None
         return self.pipeline.predict(self.model, rows, self.recipe.batch_size)
 
+    def for_task(self, task: Task) -> Self:
+        """The same for another task with the same answers."""
+        return replace(self, task=task, pipeline=self.pipeline.for_task(task))
+
 
 def load_run(folder: str | Path) -> TrainedRun:
     """The run in a folder, which is that of the run, or of the adapter or model in it, wherever it
     was copied to."""
-    weights, recipe = _find(Path(folder))
+    weights, recipe, settings = _find(Path(folder))
     task = task_of(recipe)
-    has_adapter = (weights / ADAPTER_CONFIG).exists()
-    name = recipe.model if has_adapter else str(weights)
+    method = _adapter_method(recipe)
+    name = str(weights) if method is None else recipe.model
     kind = kind_of(load_config(name))
     tokenizer = load_tokenizer(recipe.model)
     assert recipe.max_length is not None
     pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
     head = pipeline.head if isinstance(pipeline, Pairs) else {}
-    loaded = load_model(name, kind, quantize=recipe.quantize, whole=not has_adapter, **head)
+    loaded = load_model(name, kind, quantize=recipe.quantize, whole=method is None, **head)
     model = loaded.model
     prepare_model(model, kind, tokenizer, pipeline)
-    if has_adapter:
-        model = PeftModel.from_pretrained(model, str(weights))
+    if method is not None:
+        model = load_adapter(model, weights, method, settings, loaded.new_heads)
     return TrainedRun(recipe, task, model.eval(), pipeline)
 
 
-def _find(folder: Path) -> tuple[Path, Recipe]:
-    """The folder with the weights, and the run's recipe: that of its result, or, where the weights
-    were copied away from it, the one beside them, which does not know where the data is."""
+def _adapter_method(recipe: Recipe) -> Method | None:
+    """The method whose adapter a run leaves; None if it leaves a whole model."""
+    method = None if recipe.method == HEAD_ONLY else find_method(recipe.method)
+    return None if method is None or method.family == "full" else method
+
+
+def _find(folder: Path) -> tuple[Path, Recipe, dict[str, Any]]:
+    """The folder with the weights, the run's recipe and its method's settings: those of its result,
+    or, where the weights were copied away from it, of the recipe beside them, which does not know
+    where the data is."""
     inside = [folder / name for name in (MODEL_NAME, ADAPTER_NAME) if (folder / name).is_dir()]
     weights = inside[0] if inside else folder
     run = weights.absolute().parent
     is_there = (run / RESULT_NAME).exists()
     if not is_there and (weights / RECIPE_NAME).exists():
-        return weights, Recipe.read(weights / RECIPE_NAME)
-    return weights, Recipe.make(read_result(run if is_there else folder).recipe)
+        recipe = Recipe.read(weights / RECIPE_NAME)
+        return weights, recipe, recipe.method_settings()
+    result = read_result(run if is_there else folder)
+    recipe = Recipe.make(result.recipe)
+    return weights, recipe, recipe.method_settings() | result.settings
 
 
 def task_of(recipe: Recipe) -> Task:
@@ -95,9 +109,7 @@ def evaluate(folder: str | Path, split: Split = "test", **data: Any) -> dict[str
             f"the run answers {_answers(run.task)}, and {task.name} asks for {_answers(task)}; "
             "expected the same"
         )
-    pipeline = run.pipeline.for_task(task)
-    assert recipe.batch_size is not None
-    found = pipeline.predict(run.model, rows, recipe.batch_size)
+    found = run.for_task(task).predict(rows)
     return score(task, [prediction.answer for prediction in found], rows)
 
 

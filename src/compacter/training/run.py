@@ -15,6 +15,7 @@ from torch import nn
 from transformers import TrainerCallback
 
 from compacter.errors import TrainingError
+from compacter.methods import find_method
 from compacter.tasks import Row, Task, fingerprint, mean_score, score
 from compacter.training.card import write_card
 from compacter.training.folder import (
@@ -28,9 +29,9 @@ from compacter.training.folder import (
 )
 from compacter.training.memory import memory_advice, reset_peak_memory
 from compacter.training.pipelines import Pairs, Prediction
-from compacter.training.prepare import Prepared, known_settings, prepare
+from compacter.training.prepare import Prepared, prepare
 from compacter.training.progress import LogFile
-from compacter.training.recipe import METHOD_SETTINGS, Recipe
+from compacter.training.recipe import Recipe
 from compacter.training.result import (
     ADAPTER_NAME,
     CHECKPOINTS,
@@ -51,6 +52,7 @@ from compacter.training.trainer import (
     process_count,
     tensorboard,
 )
+from compacter.training.weights import used_settings
 
 REPORTS = ("tensorboard", "wandb", "trackio")
 
@@ -256,7 +258,4 @@ def _used_settings(model: nn.Module, recipe: Recipe) -> dict[str, Any]:
     """The method's settings of a recipe as they are in the model."""
     if not isinstance(model, PeftModel):
         return {}
-    names = {"num_virtual_tokens": "num_tokens"}
-    config = {names.get(k, k): v for k, v in vars(model.active_peft_config).items()}
-    known = known_settings(recipe.method)
-    return {name: config[name] for name in METHOD_SETTINGS if name in known and name in config}
+    return used_settings(model.active_peft_config, find_method(recipe.method))
