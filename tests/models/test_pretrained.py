@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig, PreTrainedModel
@@ -165,6 +166,15 @@ def test_a_model_that_must_be_whole_has_its_heads(part: str, tmp_path: Path) -> 
     folder = save(model, tmp_path, without(part))
     with pytest.raises(ArchitectureError, match=rf"2 of 41 tensors are missing .*{part}"):
         load_model(folder, "encoder", whole=True)
+
+
+def test_an_adapter_beside_the_model_is_refused(tmp_path: Path) -> None:
+    """Transformers would put it into the model, and tell of its weights alone."""
+    folder = save(TINY["t5"](), tmp_path, without("encoder.block.1"))
+    lora = LoraConfig(target_modules=["q"], task_type="SEQ_2_SEQ_LM")
+    get_peft_model(TINY["t5"](), lora).save_pretrained(folder)
+    with pytest.raises(ArchitectureError, match=r"adapter_config.json beside the model"):
+        load_model(folder, "encoder-decoder")
 
 
 def test_a_file_of_weights_that_was_cut_off(tmp_path: Path) -> None:

@@ -146,6 +146,11 @@ def load_model(
         ignore_mismatched_sizes=True,  # they are told, and refused in our own words
         output_loading_info=True,
     )
+    if hasattr(model, "peft_config"):  # and the loading info is that of the adapter
+        raise ArchitectureError(
+            f"{name!r} holds an adapter_config.json beside the model, and transformers has loaded "
+            "that adapter too; expected a model alone"
+        )
     heads = new_heads(model, name, info, may_lack_heads=kind == "encoder" and not whole)
     if locate(name).gguf_file is not None:
         _forget_gguf(model)
