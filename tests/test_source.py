@@ -104,3 +104,53 @@ def test_what_could_run_code_is_found(line: str) -> None:
 )
 def test_what_runs_no_code_may_stay(line: str) -> None:
     assert not list(runs_foreign_code(ast.parse(line)))
+
+
+# JSON
+
+
+OF_DIGESTS = {"tuners/files.py", "tuners/loading.py"}
+"""Text that is hashed or compared, never written; without floats."""
+
+
+def writes_no_json(tree: ast.AST) -> Iterator[str]:
+    """Each place that could write NaN or Infinity, which JSON does not have."""
+    for node in ast.walk(tree):
+        if (
+            (isinstance(node, ast.ImportFrom) and node.module == "json")
+            or (isinstance(node, ast.Call) and _dumps(node) and given(node, "allow_nan") != "False")
+            or (isinstance(node, ast.Assign) and _sets_jinja(node) and not _forbids_nan(node.value))
+        ):
+            yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def _dumps(call: ast.Call) -> bool:
+    return ast.unparse(call.func) in ("json.dump", "json.dumps")
+
+
+def _sets_jinja(node: ast.Assign) -> bool:
+    return "json.dumps_kwargs" in ast.unparse(node.targets[0])
+
+
+def _forbids_nan(settings: ast.expr) -> bool:
+    return "'allow_nan': False" in ast.unparse(settings)
+
+
+def test_all_that_is_written_as_json_is_json() -> None:
+    found = {name: list(writes_no_json(tree)) for name, tree in trees() if name not in OF_DIGESTS}
+    assert {name: places for name, places in found.items() if places} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("json.dumps(value)", 1),
+        ("json.dump(value, file, allow_nan=True)", 1),
+        ("json.dumps(value, allow_nan=False)", 0),
+        ("from json import dumps", 1),
+        ("environment.policies['json.dumps_kwargs'] = {'sort_keys': False}", 1),
+        ("environment.policies['json.dumps_kwargs'] = {'allow_nan': False}", 0),
+    ],
+)
+def test_what_could_write_no_json_is_found(line: str, count: int) -> None:
+    assert len(list(writes_no_json(ast.parse(line)))) == count

@@ -128,6 +128,22 @@ def test_a_run_that_was_moved_tests_its_best_checkpoint(patience, values, tmp_pa
     assert (tmp_path / "moved" / name).read_bytes() == (tmp_path / "straight" / name).read_bytes()
 
 
+def test_a_run_that_was_moved_may_have_had_gradients_that_are_no_numbers(values, tmp_path):
+    """Trainer writes NaN into its state, which JSON does not have."""
+    interrupted(values, tmp_path / "begun", 9)
+    (tmp_path / "begun").rename(tmp_path / "moved")
+    for path in (tmp_path / "moved" / "checkpoints").glob("*/trainer_state.json"):
+        state = json.loads(path.read_text())
+        state["log_history"][0]["grad_norm"] = float("nan")
+        path.write_text(json.dumps(state))
+    result = train(Recipe.make(values), tmp_path / "moved", resume=True)
+    assert result.status == "finished"
+    assert "grad_norm" not in result.curve[0]
+    text = (tmp_path / "moved" / "result.json").read_text()
+    assert "NaN" not in text
+    assert json.loads(text)["best_checkpoint"] == result.best_checkpoint
+
+
 def test_a_best_checkpoint_that_is_gone(values, tmp_path):
     interrupted(values, tmp_path / "run", None)
     last = max((tmp_path / "run" / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)

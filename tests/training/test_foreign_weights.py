@@ -18,8 +18,12 @@ from transformers import AutoModelForSeq2SeqLM
 
 import compacter
 from commands import check_refused
-from compacter.errors import CompacterError
-from compacter.training import evaluate, predict
+from compacter.errors import CompacterError, TrainingError
+from compacter.models.pretrained import load_model, load_tokenizer
+from compacter.tasks import TASKS
+from compacter.training import Recipe, evaluate, predict
+from compacter.training.inference import TrainedRun, as_row
+from compacter.training.pipelines import make_pipeline
 from tiny_tasks import recipe_values, save_model
 
 TEXTS = ["red cat one two blue", "dog red red one one"]
@@ -195,3 +199,57 @@ def test_a_base_model_that_has_lost_its_pooler(run: Any, tmp_path: Path) -> None
     save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
     move_base(folder, base)
     refused(folder, "the base model has no weights for bert.pooler, nor has the adapter in")
+
+
+# Numbers that are none
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("method", RUNS)
+def test_weights_that_are_not_finite(method: str, value: float, run: Any, command: Any) -> None:
+    folder = run(method)
+    (path,) = folder.glob("*/*model.safetensors")
+    name = sorted(load_file(path))[0]
+
+    def spoil(tensors: Tensors) -> Tensors:
+        tensors[name].view(-1)[0] = value
+        return tensors
+
+    change(folder, spoil)
+    count = load_file(path)[name].numel()
+    told = f"1 of {count} numbers of {name} are NaN or infinite"
+    refused(folder, told)
+    check_refused(command("predict", "--adapter", str(folder), TEXTS[0]), told)
+
+
+@pytest.mark.parametrize("method", ["compacter", "bitfit"])
+def test_answers_that_are_no_numbers(method: str, run: Any, command: Any, tmp_path: Path) -> None:
+    """A base model that is spoilt after the training."""
+    folder = run(method)
+    base = Path(save_model(RUNS[method]["kind"], tmp_path / "base"))
+    weights = load_file(base / "model.safetensors")
+    for name in weights:
+        if "embeddings.word" in name or name == "shared.weight":
+            weights[name][:] = torch.nan
+    save_file(weights, base / "model.safetensors", metadata={"format": "pt"})
+    move_base(folder, base)
+    refused(folder, "the model computes NaN or infinite numbers for text 1 of ")
+    for arguments in (["predict", *TEXTS], ["evaluate", "--json"]):
+        answer = command(arguments[0], "--adapter", str(folder), *arguments[1:])
+        check_refused(answer, "the model computes NaN or infinite numbers for text 1 of ")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["stsb", "copa", "rte"])
+def test_every_kind_of_answer_is_checked(name: str, value: float, tmp_path: Path) -> None:
+    task, folder = TASKS[name], save_model("bert", tmp_path / "bert")
+    pipeline = make_pipeline(task, load_tokenizer(folder), "encoder", 16)
+    model: Any = load_model(folder, "encoder", **pipeline.head).model  # type: ignore[union-attr]
+    fields = dict.fromkeys(task.fields, "red cat") | {"question": "cause"}
+    rows = [as_row(task, fields)] * 2
+    ready = TrainedRun(Recipe.make({"batch_size": 2}), task, model.eval(), pipeline)
+    assert len(ready.predict(rows)) == 2
+    with torch.no_grad():
+        model.classifier.bias[0] = value
+    with pytest.raises(TrainingError, match="NaN or infinite numbers for text 1 of 2"):
+        ready.predict(rows)

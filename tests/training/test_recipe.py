@@ -39,6 +39,8 @@ def test_a_file_and_flags_where_flags_win(tmp_path):
         ("epochs: 0", "epochs=0 does not fit: input should be greater than or equal to 1"),
         ("epochs: 1.5", "epochs=1.5 does not fit"),
         ("learning_rate: -1", "learning_rate=-1.* does not fit"),
+        ("learning_rate: .inf", "learning_rate=inf does not fit: input should be a finite number"),
+        ("weight_decay: .nan", "weight_decay=nan does not fit: input should be a finite number"),
         ("label_words: numbers", "label_words='numbers' does not fit: input should be 'words' or"),
         ("quantize: 3bit", "quantize='3bit' does not fit"),
         ("bf16: 'yes'", "bf16='yes' does not fit"),

@@ -224,6 +224,10 @@ def test_a_run_that_diverges_says_so(values, tmp_path):
     result = same_run(values, tmp_path / "run", method="full", bottleneck=None, learning_rate=1e30)
     assert result.status == "diverged"
     assert any("diverged; try a smaller learning rate" in warning for warning in result.warnings)
+    lines = (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()
+    assert {json.loads(line, parse_constant=pytest.fail)["score"] for line in lines} == {None}
+    with pytest.raises(TrainingError, match=r"numbers of .* are NaN or infinite, as a run"):
+        predict(tmp_path / "run", ["red cat one two one"])
 
 
 def test_a_run_that_learns_nothing_says_so(values, tmp_path):

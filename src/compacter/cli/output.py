@@ -17,7 +17,7 @@ PIPE_WIDTH = 120
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1))
+    typer.echo(json.dumps(value, indent=1, allow_nan=False))
 
 
 def table_of_numbers(title: str, first: str, *columns: str) -> Table:

@@ -149,7 +149,7 @@ def predict(
     silence_transformers()
     for given, prediction in zip(lines, run(adapter, lines), strict=True):
         answer = {"input": given, "prediction": prediction.text, "score": prediction.score}
-        typer.echo(json.dumps(answer, ensure_ascii=False))
+        typer.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False))
 
 
 def _inputs(texts: list[str] | None, file: Path | None) -> Iterator[Any]:

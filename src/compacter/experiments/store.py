@@ -98,7 +98,7 @@ def run_id(recipe: Mapping[str, Any], data_fingerprint: str | None) -> str:
         for key, value in recipe.items()
         if value is not None and (data_fingerprint is None or key not in DATA_PLACES)
     }
-    text = json.dumps([known, data_fingerprint], sort_keys=True)
+    text = json.dumps([known, data_fingerprint], sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
 
 
@@ -118,7 +118,7 @@ class Claim:
             "step": step,
             "steps": steps,
         }
-        text = json.dumps(content).encode()
+        text = json.dumps(content, allow_nan=False).encode()
         os.pwrite(self.descriptor, text, 0)
         os.ftruncate(self.descriptor, len(text))
 
@@ -167,7 +167,7 @@ class Store:
     # The plan
 
     def write(self, grid: Mapping[str, Any], plan: Iterable[Planned]) -> None:
-        content = json.dumps([asdict(run) for run in plan], indent=0)
+        content = json.dumps([asdict(run) for run in plan], indent=0, allow_nan=False)
         try:
             for name in ("", RUNS, RUNNING, LOGS):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -244,7 +244,9 @@ class Store:
         }
         folder = self.run_folder(run.id)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / FAILED_NAME, json.dumps(content, indent=1) + "\n")
+        write_atomically(
+            folder / FAILED_NAME, json.dumps(content, indent=1, allow_nan=False) + "\n"
+        )
 
     def forget_failure(self, run: str) -> int:
         """Take the record of a failure away; says after how many attempts it was made."""

@@ -147,6 +147,6 @@ def fingerprint(splits: Splits) -> str:
                 row.group,
                 row.index,
             ]
-            digest.update(json.dumps(canonical, ensure_ascii=True).encode())
+            digest.update(json.dumps(canonical, ensure_ascii=True, allow_nan=False).encode())
             digest.update(b"\n")
     return digest.hexdigest()

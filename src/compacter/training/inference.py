@@ -19,7 +19,7 @@ from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipel
 from compacter.training.prepare import HEAD_ONLY, prepare_model
 from compacter.training.recipe import DATA_KEYS, Recipe
 from compacter.training.result import ADAPTER_NAME, MODEL_NAME, RESULT_NAME, read_result
-from compacter.training.weights import load_adapter
+from compacter.training.weights import check_finite, load_adapter
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,16 @@ class TrainedRun:
     pipeline: Pipeline
 
     def predict(self, rows: Sequence[Row]) -> list[Prediction]:
+        """One prediction for each row; one that is no number is an error."""
         assert self.recipe.batch_size is not None
-        return self.pipeline.predict(self.model, rows, self.recipe.batch_size)
+        found = self.pipeline.predict(self.model, rows, self.recipe.batch_size)
+        for number, prediction in enumerate(found, start=1):
+            if not prediction.is_finite:
+                raise TrainingError(
+                    f"the model computes NaN or infinite numbers for text {number} of {len(rows)}, "
+                    "so there is no answer; expected weights that give finite numbers"
+                )
+        return found
 
     def for_task(self, task: Task) -> Self:
         """The same for another task with the same answers."""
@@ -55,7 +63,9 @@ def load_run(folder: str | Path) -> TrainedRun:
     loaded = load_model(name, kind, quantize=recipe.quantize, whole=method is None, **head)
     model = loaded.model
     prepare_model(model, kind, tokenizer, pipeline)
-    if method is not None:
+    if method is None:
+        check_finite(dict(model.named_parameters()), weights)
+    else:
         model = load_adapter(model, weights, method, settings, loaded.new_heads)
     return TrainedRun(recipe, task, model.eval(), pipeline)
 

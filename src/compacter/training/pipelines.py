@@ -5,6 +5,7 @@ Pairs (encoders): a head scores the labels, or each candidate where a row has ca
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
@@ -42,6 +43,12 @@ class Prediction:
     answer: Answer | None
     text: str
     score: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the model computed numbers to answer with."""
+        answer = self.answer if isinstance(self.answer, float) else 0.0
+        return math.isfinite(self.score) and math.isfinite(answer)
 
 
 class Pipeline(ABC):
@@ -291,7 +298,7 @@ class Pairs(Pipeline):
             own = [next(scores) for _ in row.candidates]
             answer = chosen(self.task, row, own)
             text = self.task.labels[answer] if isinstance(answer, int) else str(answer or "")
-            predictions.append(Prediction(answer, text, max(own, default=0.0)))
+            predictions.append(Prediction(answer, text, _highest(own)))
         return predictions
 
     def _logits(self, model: nn.Module, tokens: list[Features], batch_size: int) -> Tensor:
@@ -300,7 +307,9 @@ class Pairs(Pipeline):
         for part in _batches(tokens, batch_size):
             batch = {name: tensor.to(device) for name, tensor in self._pad(part).items()}
             parts.append(model(**batch).logits.float().cpu())
-        return torch.cat(parts) if parts else torch.zeros(0, 1)
+        logits = torch.cat(parts) if parts else torch.zeros(0, 1)
+        # Infinite ones would come out as scores of 0 and 1.
+        return logits.where(logits.isfinite(), torch.nan)
 
 
 def make_pipeline(
@@ -309,6 +318,11 @@ def make_pipeline(
     if kind == "encoder":
         return Pairs(task, tokenizer, max_length)
     return TextToText(task, tokenizer, max_length, kind, label_words)
+
+
+def _highest(scores: list[float]) -> float:
+    """NaN if one of them is."""
+    return float(torch.tensor(scores).max()) if scores else 0.0
 
 
 def _items(labels: Tensor, num_items_in_batch: Any) -> Any:

@@ -56,7 +56,7 @@ def _field(default: Any, description: str, **limits: Any) -> Any:
 class Recipe(BaseModel):
     """The settings of a run; None is the paper's choice, or the method's own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     # What to train
     model: str = _field("builtin/minilm", "a name on the hub, a folder, a .gguf file")

@@ -160,7 +160,7 @@ class Spent(TrainerCallback):
             assert args.output_dir is not None
             folder = checkpoint_folder(Path(args.output_dir), state.global_step)
             spent = {"seconds": round(self.seconds, 2), "peak_memory_bytes": self.peak_memory}
-            write_atomically(folder / SPENT_NAME, json.dumps(spent) + "\n")
+            write_atomically(folder / SPENT_NAME, json.dumps(spent, allow_nan=False) + "\n")
 
 
 def make_arguments(
@@ -272,18 +272,20 @@ def find_best_again(checkpoint: Path) -> None:
     nowhere if the run was moved or is taken up from another directory, and would then test the last
     weights in place of the best."""
     path = checkpoint / STATE_NAME
-    state = json.loads(path.read_text(encoding="utf-8"))
-    if not state.get("best_global_step"):
+    state = TrainerState.load_from_json(str(path))
+    if not state.best_global_step:
         return
-    best = checkpoint_folder(checkpoint.parent, state["best_global_step"])
+    best = checkpoint_folder(checkpoint.parent, state.best_global_step)
     if not best.is_dir():
         raise TrainingError(
             f"{str(best)!r} is missing, the best checkpoint of the run that is to go on; put it "
             "back, or start anew"
         )
-    if state.get("best_model_checkpoint") != str(best):
-        state["best_model_checkpoint"] = str(best)
-        write_atomically(path, json.dumps(state, indent=2, sort_keys=True) + "\n")
+    if state.best_model_checkpoint != str(best):
+        state.best_model_checkpoint = str(best)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        state.save_to_json(str(partial))  # Trainer's own form, NaN included
+        os.replace(partial, path)
 
 
 def checkpoint_folder(folder: Path, step: int) -> Path:

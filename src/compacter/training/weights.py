@@ -1,5 +1,5 @@
 """The weights of a run, put back where they were trained. What would answer with weights that were
-never trained is refused."""
+never trained, or that are no numbers, is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peft.utils import (
     set_peft_model_state_dict,
 )
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
 from compacter.errors import CompacterError, TrainingError
 from compacter.methods import Method
@@ -52,8 +52,22 @@ def load_adapter(
     adapted: nn.Module = get_peft_model(model, config)
     state = get_peft_model_state_dict(adapted, save_embedding_layers=False)
     check_shapes({name: tuple(t.shape) for name, t in state.items()}, stored, str(folder))
-    set_peft_model_state_dict(adapted, load_file(folder / SAFETENSORS_WEIGHTS_NAME))
+    tensors = load_file(folder / SAFETENSORS_WEIGHTS_NAME)
+    check_finite(tensors, folder)
+    set_peft_model_state_dict(adapted, tensors)
     return adapted
+
+
+def check_finite(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse weights that are no numbers: nor are the answers that they give."""
+    for name, tensor in tensors.items():
+        wrong = int(tensor.isfinite().logical_not().sum())
+        if wrong:
+            raise TrainingError(
+                f"the weights in {str(folder)!r} cannot be used: {wrong} of {tensor.numel()} "
+                f"numbers of {name} are NaN or infinite, as a run that diverges leaves them; "
+                "expected finite numbers"
+            )
 
 
 def used_settings(config: PeftConfig, method: Method) -> dict[str, Any]:

@@ -29,7 +29,11 @@ def render(content: Content) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    environment.policies["json.dumps_kwargs"] = {
+        "sort_keys": False,
+        "separators": (",", ":"),
+        "allow_nan": False,
+    }
     environment.globals["method_class"] = method_class
     environment.globals["marker"] = marker
     environment.globals["order"] = _order
