@@ -35,7 +35,9 @@ def train(
         "runs/latest"
     ),
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the run in the folder.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace the run in the folder, once the new one is complete.")
+    ] = False,
     report_to: Annotated[
         str | None, typer.Option(help="tensorboard, wandb or trackio (default: nothing).")
     ] = None,
@@ -80,7 +82,9 @@ def compare(
         int, typer.Option(min=1, help="Runs at a time, each in a process of its own.")
     ] = 1,
     resume: Annotated[bool, typer.Option(help="Take finished runs, go on with others.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace runs that are there.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace runs that are there, each once its new one is complete.")
+    ] = False,
     as_json: Json = False,
     given: dict[str, Any],
 ) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 from compacter.errors import TrainingError
 from compacter.experiments.engines.local import call_all
-from compacter.training.folder import check_folder
+from compacter.training.folder import check_folder, finish_overwrite, is_finished
 from compacter.training.prepare import for_method
 from compacter.training.progress import Progress, announce, silence_transformers
 from compacter.training.recipe import DATA_PLACES, Recipe
-from compacter.training.result import RESULT_NAME, Result, read_result
+from compacter.training.result import Result, read_result
 from compacter.training.run import train
 
 
@@ -39,7 +39,8 @@ def compare(
     if jobs < 1:
         raise TrainingError(f"jobs={jobs} does not fit; expected 1 or more")
     for _, folder in runs:
-        if not _is_finished(folder, resume):
+        finish_overwrite(folder)
+        if not (resume and is_finished(folder)):
             check_folder(folder, resume=resume, overwrite=overwrite)
     train_one = partial(_train, resume=resume, overwrite=overwrite, watched=watched)
     if jobs == 1 or len(runs) < 2:
@@ -52,14 +53,10 @@ def compare(
     return [found[folder.name] for _, folder in runs]
 
 
-def _is_finished(folder: Path, resume: bool) -> bool:
-    return resume and (folder / RESULT_NAME).exists()
-
-
 def _train(
     recipe: Recipe, folder: Path, *, resume: bool, overwrite: bool, watched: bool, label: str
 ) -> Result:
-    if _is_finished(folder, resume):
+    if resume and is_finished(folder):
         return _finished(recipe, folder)
     if watched:
         silence_transformers()

@@ -13,7 +13,7 @@ from compacter.errors import TrainingError
 from compacter.methods import Method, find_method
 from compacter.models.pretrained import kind_of, load_config, load_model, load_tokenizer
 from compacter.tasks import Row, Split, Task, load_split, score
-from compacter.training.folder import RECIPE_NAME
+from compacter.training.folder import NEW_NAME, RECIPE_NAME
 from compacter.training.memory import memory_advice
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipeline
 from compacter.training.prepare import HEAD_ONLY, prepare_model
@@ -56,7 +56,7 @@ def load_run(folder: str | Path) -> TrainedRun:
     method = _adapter_method(recipe)
     name = str(weights) if method is None else recipe.model
     kind = kind_of(load_config(name))
-    tokenizer = load_tokenizer(recipe.model)
+    tokenizer = load_tokenizer(name)
     assert recipe.max_length is not None
     pipeline = make_pipeline(task, tokenizer, kind, recipe.max_length, recipe.label_words)
     head = pipeline.head if isinstance(pipeline, Pairs) else {}
@@ -80,7 +80,10 @@ def _find(folder: Path) -> tuple[Path, Recipe, dict[str, Any]]:
     """The folder with the weights, the run's recipe and its method's settings: those of its result,
     or, where the weights were copied away from it, of the recipe beside them, which does not know
     where the data is."""
-    inside = [folder / name for name in (MODEL_NAME, ADAPTER_NAME) if (folder / name).is_dir()]
+    new = folder / NEW_NAME  # counts where the process that was to put it in its place was killed
+    places = (folder, new) if (new / RESULT_NAME).exists() else (folder,)
+    paths = [place / name for place in places for name in (MODEL_NAME, ADAPTER_NAME)]
+    inside = [path for path in paths if path.is_dir()]
     weights = inside[0] if inside else folder
     run = weights.absolute().parent
     is_there = (run / RESULT_NAME).exists()

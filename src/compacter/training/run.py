@@ -24,8 +24,9 @@ from compacter.training.folder import (
     TENSORBOARD_NAME,
     check_folder,
     check_same_recipe,
-    clear,
+    finish_overwrite,
     without_places,
+    work_folder,
 )
 from compacter.training.memory import memory_advice, reset_peak_memory
 from compacter.training.pipelines import Pairs, Prediction
@@ -68,11 +69,13 @@ def train(
     on_start: Callable[[Prepared], None] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> Result:
-    """Train by a recipe and leave adapter, result, predictions and log in the folder `output`."""
-    folder = Path(output)
+    """Train by a recipe and leave adapter, result, predictions and log in the folder `output`. A
+    run that is overwritten stays as it is until the new one is complete."""
     _check_report(report_to)
     if is_main_process():
-        check_folder(folder, resume=resume, overwrite=overwrite)
+        finish_overwrite(Path(output))
+        check_folder(Path(output), resume=resume, overwrite=overwrite)
+    folder = work_folder(Path(output), resume=resume, overwrite=overwrite)
     reset_peak_memory()
     ready = prepare(recipe)
     checkpoint = last_whole_checkpoint(folder / CHECKPOINTS) if resume else None
@@ -81,8 +84,8 @@ def train(
         find_best_again(checkpoint)
     log = LogFile(folder / LOG_NAME)
     if is_main_process():
-        if overwrite:
-            clear(folder)
+        if overwrite:  # what an overwrite that was interrupted has left
+            shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         ready.recipe.write(folder / RECIPE_NAME)
         log.write(str(ready))
@@ -95,6 +98,7 @@ def train(
     result = _finish(ready, trainer, folder, watch, log, spent)
     if is_main_process():
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        finish_overwrite(Path(output))
     return result
 
 
