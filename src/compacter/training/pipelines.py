@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Self
@@ -43,6 +43,9 @@ class Prediction:
     answer: Answer | None
     text: str
     score: float
+    probabilities: Mapping[str, float] | None = None
+    """Of each label, if they were asked for and a head scores the labels. A model that writes text
+    can write other texts, too, so it has none."""
 
     @property
     def is_finite(self) -> bool:
@@ -73,8 +76,15 @@ class Pipeline(ABC):
         processes: exactly the loss of one large batch, however it is cut up."""
 
     @abstractmethod
-    def predict(self, model: nn.Module, rows: Sequence[Row], batch_size: int) -> list[Prediction]:
-        """One prediction for each row."""
+    def predict(
+        self,
+        model: nn.Module,
+        rows: Sequence[Row],
+        batch_size: int,
+        *,
+        probabilities: bool = False,
+    ) -> list[Prediction]:
+        """One prediction for each row, with the probabilities of all labels where it has them."""
 
     def for_task(self, task: Task) -> Self:
         """The same for another task with the same answers."""
@@ -173,7 +183,14 @@ class TextToText(Pipeline):
         return max((len(self._target(text)) for text in texts), default=8)
 
     @torch.inference_mode()
-    def predict(self, model: nn.Module, rows: Sequence[Row], batch_size: int) -> list[Prediction]:
+    def predict(
+        self,
+        model: nn.Module,
+        rows: Sequence[Row],
+        batch_size: int,
+        *,
+        probabilities: bool = False,
+    ) -> list[Prediction]:
         found = examples(self.task, rows, train=False, label_words=self.label_words)
         length = self.target_length(rows)
         side = "right" if self.kind == "encoder-decoder" else "left"
@@ -275,17 +292,28 @@ class Pairs(Pipeline):
         return mean
 
     @torch.inference_mode()
-    def predict(self, model: nn.Module, rows: Sequence[Row], batch_size: int) -> list[Prediction]:
+    def predict(
+        self,
+        model: nn.Module,
+        rows: Sequence[Row],
+        batch_size: int,
+        *,
+        probabilities: bool = False,
+    ) -> list[Prediction]:
         if self.has_candidates:
             return self._predict_candidates(model, rows, batch_size)
         logits = self._logits(model, [self._row_tokens(row) for row in rows], batch_size)
         if self.task.kind == "number":
             return [Prediction(value, f"{value:.4g}", 1.0) for value in logits[:, 0].tolist()]
-        probabilities = logits.softmax(-1)
-        best = probabilities.argmax(-1).tolist()
+        labels, shares = self.task.labels, logits.softmax(-1)
         return [
-            Prediction(index, self.task.labels[index], float(row[index]))
-            for index, row in zip(best, probabilities, strict=True)
+            Prediction(
+                index,
+                labels[index],
+                float(row[index]),
+                dict(zip(labels, row.tolist(), strict=True)) if probabilities else None,
+            )
+            for index, row in zip(shares.argmax(-1).tolist(), shares, strict=True)
         ]
 
     def _predict_candidates(
