@@ -66,6 +66,18 @@ BAD_OWN: dict[str, tuple[str, bytes, list[str], list[str]]] = {
         [],
         ["'text' is ['a']; expected a text"],
     ),
+    "text that is a number": (
+        "t.jsonl",
+        jsonl({"text": "a", "label": "yes"}, {"text": 5, "label": "no"}),
+        [],
+        ["line 2: 'text' is 5; expected a text"],
+    ),
+    "text that cannot be written": (
+        "t.jsonl",
+        jsonl({"text": "a\ud800", "label": "yes"}, {"text": "b", "label": "no"}),
+        [],
+        ["line 1: 'text' holds '\\ud800', half of a character"],
+    ),
     "empty label": ("t.csv", GOOD_CSV + b"three,\n", [], ["line 4: the label is ''"]),
     "a label beyond all numbers": (
         "t.jsonl",

@@ -14,7 +14,14 @@ from typing import Any
 from compacter.errors import TaskError
 from compacter.extras import require
 from compacter.tasks.rows import Label, Row
-from compacter.tasks.sources.reading import json_lines, listing, number, read_text, show
+from compacter.tasks.sources.reading import (
+    json_lines,
+    listing,
+    number,
+    read_text,
+    show,
+    text_value,
+)
 from compacter.tasks.splits import SPLIT_SEED, carve, check_split
 from compacter.tasks.table import BUILTIN_TASKS, TASKS, Split, Task, nearest
 
@@ -134,7 +141,7 @@ class UserData:
     def _rows(self, task: Task, split: Split) -> list[Row]:
         rows = []
         for index, (where, record) in enumerate(self._records(split)):
-            fields = {name: _text(where, name, record[name]) for name in self.text_columns}
+            fields = {name: text_value(where, name, record[name]) for name in self.text_columns}
             rows.append(Row(fields, _label(task, where, record[self.label_column]), index=index))
         return rows
 
@@ -148,14 +155,6 @@ class UserData:
 
 
 # Values
-
-
-def _text(where: str, name: str, value: Any) -> str:
-    if value is None or (isinstance(value, str) and not value.strip()):
-        raise TaskError(f"{where}: the text in {name!r} is empty; expected a text, or no such row")
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise TaskError(f"{where}: {name!r} is {show(value)}; expected a text")
 
 
 def _label(task: Task, where: str, value: Any) -> Label:
@@ -191,8 +190,14 @@ def _have_fractions(values: list[Any]) -> bool:
 # Files
 
 
-def read_records(path: Path, columns: Sequence[str]) -> list[Record]:
-    """The rows of a file, of which these columns are needed."""
+def is_table(path: Path) -> bool:
+    """Whether a file has columns, by its ending."""
+    return path.suffix.lower() in EXTENSIONS
+
+
+def read_records(path: Path, columns: Sequence[str], *, others: bool = False) -> list[Record]:
+    """The rows of a file, of which these columns are needed. Of a Parquet file the others are left
+    out, unless they are asked for."""
     extension = path.suffix.lower()
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -205,7 +210,7 @@ def read_records(path: Path, columns: Sequence[str]) -> list[Record]:
             _check_columns(where, list(record), columns)
         return list(records)
     if extension == ".parquet":
-        return _parquet(path, columns)
+        return _parquet(path, columns, others)
     raise TaskError(
         f"{path} has the extension {extension!r}; expected one of {', '.join(EXTENSIONS)}"
     )
@@ -215,8 +220,8 @@ def _check_columns(where: str, found: Sequence[str], columns: Sequence[str]) -> 
     for name in columns:
         if name not in found:
             raise TaskError(
-                f"{where}: there is no column {name!r} (found {listing([*found], 16)})"
-                f"{nearest(name, found)}"
+                f"{where}: there is no column {name!r} (found {listing([*found], 16)}); expected "
+                f"{listing([*columns])}{nearest(name, found)}"
             )
 
 
@@ -263,12 +268,12 @@ def _long_fields() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def _parquet(path: Path, columns: Sequence[str]) -> list[Record]:
+def _parquet(path: Path, columns: Sequence[str], others: bool) -> list[Record]:
     parquet = require("pyarrow.parquet", "train", "reading Parquet")
     try:
         table = parquet.ParquetFile(path)
         _check_columns(str(path), table.schema_arrow.names, columns)
-        records = table.read(columns=list(columns)).to_pylist()
+        records = table.read(columns=None if others else list(columns)).to_pylist()
     except TaskError:
         raise
     except (OSError, ValueError) as error:

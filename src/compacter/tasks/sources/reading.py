@@ -32,18 +32,26 @@ def listing(names: list[str], most: int = 8) -> str:
 def read_text(path: Path) -> str:
     """The whole file, UTF-8 with or without a byte-order mark, with line ends as they are."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TaskError(
-            f"{path} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}; "
-            "save the file as UTF-8"
-        ) from None
+        content = path.read_bytes()
     except OSError as error:
         raise TaskError(f"{path} cannot be read ({error.strerror or error})") from None
-    if "\0" in text:
-        raise TaskError(f"{path} is no text file: it holds zero bytes; expected UTF-8 text")
+    text = decoded(str(path), content)
     if not text.strip():
         raise TaskError(f"{path} is empty; expected rows")
+    return text
+
+
+def decoded(name: str, content: bytes) -> str:
+    """The text of a file, or of what came through a pipe."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TaskError(
+            f"{name} is not UTF-8: byte {error.start} is {content[error.start]:#04x}; "
+            "save the file as UTF-8"
+        ) from None
+    if "\0" in text:
+        raise TaskError(f"{name} is no text file: it holds zero bytes; expected UTF-8 text")
     return text
 
 
@@ -101,6 +109,25 @@ def read_label(task: Task, where: str, value: Any) -> Label:
         return int(text)
     hint = nearest(text, task.labels)
     raise TaskError(f"{where}: the label is {show(value)}; {expected}{hint}")
+
+
+def text_value(where: str, name: str, value: Any) -> str:
+    """A text, which is not empty and can be written as UTF-8."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        raise TaskError(
+            f"{where}: the text in {name!r} is empty ({show(value)}); expected a text, or no such "
+            "row"
+        )
+    if not isinstance(value, str):
+        raise TaskError(f"{where}: {name!r} is {show(value)}; expected a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise TaskError(
+            f"{where}: {name!r} holds {value[error.start]!r}, half of a character; expected a text "
+            "that can be written as UTF-8"
+        ) from None
+    return value
 
 
 def number(where: str, value: Any) -> float:
