@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,44 +136,53 @@ def evaluate(
 
 def predict(
     adapter: Adapter,
-    texts: Annotated[list[str] | None, typer.Argument(help="Texts to answer.")] = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(help="Texts, or JSON objects with the fields of the run's task."),
+    ] = None,
     file: Annotated[
-        Path | None, typer.Option(help="A text, or a JSON object of fields, on each line.")
+        Path | None,
+        typer.Option(
+            help="A .csv, .tsv, .jsonl or .parquet file with the text columns that the run was "
+            "trained on; any other file, or - for standard input, has a text, or a JSON object of "
+            "fields, on each line."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the answers into this .csv, .tsv, .jsonl or .parquet file, beside the "
+            "columns that were given."
+        ),
     ] = None,
 ) -> None:
-    """Answer new texts: labels in words with their scores, a JSON object a line."""
-    lines = list(_inputs(texts, file))
-    if not lines:
-        raise TrainingError("there is nothing to predict: give texts, --file, or standard input")
-    from compacter.training.inference import predict as run
-    from compacter.training.progress import silence_transformers
+    """Answer new texts: labels in words with their scores, a JSON object a line.
 
-    silence_transformers()
-    for given, prediction in zip(lines, run(adapter, lines), strict=True):
-        answer = {"input": given, "prediction": prediction.text, "score": prediction.score}
-        typer.echo(json.dumps(answer, ensure_ascii=False, allow_nan=False))
+    A model with a head over the labels gives the probabilities of all labels, too; one that writes
+    text (an encoder-decoder or a decoder) gives that of its text alone."""
+    from compacter.training.inputs import STANDARD_INPUT, Source
 
-
-def _inputs(texts: list[str] | None, file: Path | None) -> Iterator[Any]:
     if texts and file is not None:
         raise TrainingError("texts and --file are both given; expected one of them")
     if texts:
-        lines: Any = texts
-    elif file is not None:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise TrainingError(f"{str(file)!r} cannot be read: {error}") from None
+        source = Source.from_arguments(texts)
+    elif file is None and sys.stdin.isatty():
+        source = Source(lines=[])
     else:
-        lines = [] if sys.stdin.isatty() else sys.stdin.read().splitlines()
-    for number, line in enumerate(lines, start=1):
-        if line.lstrip().startswith("{"):
-            try:
-                yield json.loads(line)
-            except ValueError as error:
-                raise TrainingError(f"line {number} is not a JSON object: {error}") from None
-        elif line.strip():
-            yield line
+        source = Source.from_file(file or STANDARD_INPUT)
+    if source.lines == []:
+        raise TrainingError("there is nothing to predict: give texts, --file, or standard input")
+    from compacter.training.answers import answer_of, as_json
+    from compacter.training.inference import answer
+    from compacter.training.progress import silence_transformers
+
+    silence_transformers()
+    found = answer(adapter, source, output)
+    if output is not None:
+        typer.echo(f"compacter: wrote {len(found):,} answers to {output}", err=True)
+        return
+    for given, prediction in found:
+        typer.echo(as_json({"input": given, **answer_of(prediction)}))
 
 
 def _plain(result: Result) -> dict[str, Any]:

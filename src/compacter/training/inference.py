@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +13,9 @@ from compacter.errors import TrainingError
 from compacter.methods import Method, find_method
 from compacter.models.pretrained import kind_of, load_config, load_model, load_tokenizer
 from compacter.tasks import Row, Split, Task, load_split, score
+from compacter.training.answers import AnswerFile
 from compacter.training.folder import NEW_NAME, RECIPE_NAME
+from compacter.training.inputs import Source, as_row
 from compacter.training.memory import memory_advice
 from compacter.training.pipelines import Pairs, Pipeline, Prediction, make_pipeline
 from compacter.training.prepare import HEAD_ONLY, prepare_model
@@ -34,7 +36,7 @@ class TrainedRun:
     def predict(self, rows: Sequence[Row]) -> list[Prediction]:
         """One prediction for each row; one that is no number is an error."""
         assert self.recipe.batch_size is not None
-        found = self.pipeline.predict(self.model, rows, self.recipe.batch_size)
+        found = self.pipeline.predict(self.model, rows, self.recipe.batch_size, probabilities=True)
         for number, prediction in enumerate(found, start=1):
             if not prediction.is_finite:
                 raise TrainingError(
@@ -144,41 +146,34 @@ def _answers(task: Task) -> str:
     return {"number": "numbers", "entity": "entities"}.get(task.kind, ", ".join(task.labels))
 
 
+def predict(
+    folder: str | Path,
+    texts: Sequence[Any] | None = None,
+    *,
+    file: str | Path | None = None,
+    output: str | Path | None = None,
+) -> list[Prediction]:
+    """Answers to new texts, or to those of a file. A text is a string, or a mapping of the task's
+    fields. A file is a table (CSV, TSV, JSONL, Parquet) with the columns that the run was trained
+    on, or has a text on each line. `output`, a table as well, gets the answers beside the texts."""
+    if (texts is None) == (file is None):
+        found = "none" if texts is None else "both"
+        raise TrainingError(f"texts and file: found {found}; expected one of them")
+    source = Source.from_file(Path(file)) if file is not None else Source.from_list(texts or ())
+    return [found for _, found in answer(folder, source, output)]
+
+
 @memory_advice()
-def predict(folder: str | Path, texts: Sequence[Any]) -> list[Prediction]:
-    """Answers to new texts. A text is a string, or a mapping of the task's fields."""
-    run = load_run(folder)
-    return run.predict([as_row(run.task, text, index) for index, text in enumerate(texts)])
-
-
-def as_row(task: Task, text: Any, index: int = 0) -> Row:
-    """A row of the task from a string (where it has one text) or a mapping of its fields."""
-    if isinstance(text, str):
-        if len(task.fields) > 1:
-            raise TrainingError(
-                f"{task.name} reads {len(task.fields)} texts ({', '.join(task.fields)}) and one "
-                "was given; give an object with these keys"
-            )
-        text = {task.fields[0]: text}
-    missing = [name for name in task.fields if name not in text and name != "entities"]
-    if missing:
-        raise TrainingError(
-            f"{task.name} reads {', '.join(task.fields)}; found {', '.join(map(str, text))}, "
-            f"missing {missing[0]!r}"
-        )
-    candidates = _candidates(task, text)
-    if task.kind == "choice" and not candidates:
-        candidates = tuple(str(text[name]) for name in ("choice1", "choice2") if name in text)
-    fields = {name: str(text[name]) for name in task.fields if name != "entities"}
-    return Row(fields=fields, candidates=candidates, index=index)
-
-
-def _candidates(task: Task, text: Mapping[str, Any]) -> tuple[str, ...]:
-    """The answers to choose from, where a task's rows bring them."""
-    name = "candidates" if "candidates" in text else "entities"
-    given = text.get(name, [])
-    if not isinstance(given, list | tuple) or not all(isinstance(part, str) for part in given):
-        raise TrainingError(f"{task.name}: {name} is {given!r}; expected a list of texts")
-    if task.kind == "entity" and not given:
-        raise TrainingError(f"{task.name} chooses between entities; expected a list of 'entities'")
-    return tuple(given)
+def answer(
+    folder: str | Path, source: Source, output: str | Path | None = None
+) -> list[tuple[Any, Prediction]]:
+    """What a source gives, each with its answer. All of it is checked before the model is
+    loaded."""
+    task = task_of(_find(Path(folder))[1])
+    given = source.read(task)
+    rows = [as_row(task, value, index, where) for index, (where, value) in enumerate(given)]
+    file = None if output is None else AnswerFile(Path(output), task, given, source.file)
+    predictions = load_run(folder).predict(rows)
+    if file is not None:
+        file.write(predictions)
+    return [(value, found) for (_, value), found in zip(given, predictions, strict=True)]
