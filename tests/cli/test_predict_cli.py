@@ -117,7 +117,7 @@ def test_text_and_numbers_have_no_probabilities(writing_run, command, tmp_path):
     float(found["prediction"])
     help_text = " ".join(command("predict", "--help").out.split())
     assert "probabilities of all labels" in help_text
-    assert "that of its text alone" in help_text
+    assert "a model that writes text has none" in help_text
 
 
 @pytest.mark.parametrize("extension", TABLES)

@@ -158,8 +158,7 @@ def predict(
 ) -> None:
     """Answer new texts: labels in words with their scores, a JSON object a line.
 
-    A model with a head over the labels gives the probabilities of all labels, too; one that writes
-    text (an encoder-decoder or a decoder) gives that of its text alone."""
+    An encoder gives the probabilities of all labels, too; a model that writes text has none."""
     from compacter.training.inputs import STANDARD_INPUT, Source
 
     if texts and file is not None:
