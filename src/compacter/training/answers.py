@@ -37,7 +37,7 @@ def answer_of(prediction: Prediction) -> dict[str, Any]:
 
 def as_json(values: Values) -> str:
     """One line. What JSON has no word for, such as a date from a Parquet file, is a text."""
-    return json.dumps(values, ensure_ascii=False, default=str)
+    return json.dumps(values, ensure_ascii=False, default=str, allow_nan=False)
 
 
 class AnswerFile:
@@ -150,7 +150,11 @@ def _cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     is_json = isinstance(value, bool | int | float | list | dict)
-    return json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
+    return (
+        json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
+        if is_json
+        else str(value)
+    )
 
 
 def _line(cells: Iterable[str], delimiter: str) -> str:

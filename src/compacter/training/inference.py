@@ -84,7 +84,7 @@ def _find(folder: Path) -> tuple[Path, Recipe, dict[str, Any]]:
     where the data is."""
     new = folder / NEW_NAME  # counts where the process that was to put it in its place was killed
     places = (folder, new) if (new / RESULT_NAME).exists() else (folder,)
-    paths = [place / name for place in places for name in (MODEL_NAME, ADAPTER_NAME)]
+    paths = [place / name for place in places for name in (ADAPTER_NAME, MODEL_NAME)]
     inside = [path for path in paths if path.is_dir()]
     weights = inside[0] if inside else folder
     run = weights.absolute().parent
