@@ -164,6 +164,8 @@ def test_a_run_starts_from_the_model_that_it_replaces(method, values, trained, t
     )
     assert result.curve == elsewhere.curve
     assert answers(folder) == answers(tmp_path / "elsewhere")
+    if method == "compacter":
+        assert answers(folder / "model") == answers(trained / "new")
 
 
 def test_a_base_model_goes_with_the_adapter_that_needed_it(values, trained, tmp_path):

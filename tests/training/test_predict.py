@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import compacter
@@ -31,6 +32,7 @@ def test_a_file_is_answered_as_its_texts(run, tmp_path):
     expected = compacter.predict(run, TEXTS)
     assert compacter.predict(run, file=file) == expected
     assert compacter.predict(run, [{"text": text} for text in TEXTS]) == expected
+    assert compacter.predict(run, np.array(TEXTS)) == expected
     assert compacter.predict(run, file=str(file), output=tmp_path / "y.jsonl") == expected
     for line, found in zip(read_rows(tmp_path / "y.jsonl"), expected, strict=True):
         assert line["prediction"] == found.text

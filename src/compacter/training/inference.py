@@ -82,19 +82,23 @@ def _find(folder: Path) -> tuple[Path, Recipe, dict[str, Any]]:
     """The folder with the weights, the run's recipe and its method's settings: those of its result,
     or, where the weights were copied away from it, of the recipe beside them, which does not know
     where the data is."""
-    new = folder / NEW_NAME  # counts where the process that was to put it in its place was killed
-    places = (folder, new) if (new / RESULT_NAME).exists() else (folder,)
-    paths = [place / name for place in places for name in (ADAPTER_NAME, MODEL_NAME)]
-    inside = [path for path in paths if path.is_dir()]
-    weights = inside[0] if inside else folder
+    weights = _weights(folder)
     run = weights.absolute().parent
-    is_there = (run / RESULT_NAME).exists()
+    is_there = (run / RESULT_NAME).exists() and _weights(run) == weights.absolute()
     if not is_there and (weights / RECIPE_NAME).exists():
         recipe = Recipe.read(weights / RECIPE_NAME)
         return weights, recipe, recipe.method_settings()
     result = read_result(run if is_there else folder)
     recipe = Recipe.make(result.recipe)
     return weights, recipe, recipe.method_settings() | result.settings
+
+
+def _weights(folder: Path) -> Path:
+    """Those of a run, else the folder itself. A model beside an adapter is the adapter's base."""
+    new = folder / NEW_NAME  # counts where the process that was to put it in its place was killed
+    places = (folder, new) if (new / RESULT_NAME).exists() else (folder,)
+    paths = [place / name for place in places for name in (ADAPTER_NAME, MODEL_NAME)]
+    return next((path for path in paths if path.is_dir()), folder)
 
 
 def task_of(recipe: Recipe) -> Task:
@@ -156,10 +160,14 @@ def predict(
     """Answers to new texts, or to those of a file. A text is a string, or a mapping of the task's
     fields. A file is a table (CSV, TSV, JSONL, Parquet) with the columns that the run was trained
     on, or has a text on each line. `output`, a table as well, gets the answers beside the texts."""
-    if (texts is None) == (file is None):
-        found = "none" if texts is None else "both"
-        raise TrainingError(f"texts and file: found {found}; expected one of them")
-    source = Source.from_file(Path(file)) if file is not None else Source.from_list(texts or ())
+    if texts is not None and file is not None:
+        raise TrainingError("texts and file: found both; expected one of them")
+    if texts is not None:
+        source = Source.from_list(texts)
+    elif file is not None:
+        source = Source.from_file(Path(file))
+    else:
+        raise TrainingError("texts and file: found none; expected one of them")
     return [found for _, found in answer(folder, source, output)]
 
 
