@@ -4,17 +4,16 @@ its parameters, with PEFT.
     import compacter                                    # registers the tuners with PEFT
     model = compacter.attach(t5, "compacter++", bottleneck=24)
 
-Importing this package imports neither torch nor PEFT; the tuners are registered as soon as PEFT
-is imported, before or after."""
+Training, experiments and reports need extras and are imported when they are used."""
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from compacter.compatibility import check_versions
-from compacter.peft_import import register_when_peft_is_imported
 
 if TYPE_CHECKING:
     from compacter.experiments.compare import compare
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from compacter.methods.attach import attach
     from compacter.training.api import train
     from compacter.training.inference import evaluate, predict
+    from compacter.training.inspection import inspect
     from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
     from compacter.tuners.loading import load_adapters
+    from compacter.tuners.pool import AdapterPool
 
 try:
     __version__ = version("compacter-peft")
@@ -31,6 +32,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "AdapterPool",
     "BitFitConfig",
     "CompacterConfig",
     "IntrinsicSAIDConfig",
@@ -38,6 +40,7 @@ __all__ = [
     "attach",
     "compare",
     "evaluate",
+    "inspect",
     "load_adapters",
     "predict",
     "sweep",
@@ -45,9 +48,11 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AdapterPool": "compacter.tuners.pool",
     "attach": "compacter.methods.attach",
     "compare": "compacter.experiments.compare",
     "evaluate": "compacter.training.inference",
+    "inspect": "compacter.training.inspection",
     "load_adapters": "compacter.tuners.loading",
     "predict": "compacter.training.inference",
     "sweep": "compacter.experiments.sweep",
@@ -69,4 +74,5 @@ def __dir__() -> list[str]:
 
 
 check_versions()
-register_when_peft_is_imported()
+if "compacter_cli" not in sys.modules:  # the command line imports what each command needs, later
+    import_module("compacter.tuners")

@@ -9,7 +9,7 @@ turn, and not the turn."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,10 @@ class Timing:
     @property
     def seconds(self) -> tuple[float, ...]:
         return tuple(sum(turn) for turn in self.laps)
+
+    def of_rounds(self, rounds: Sequence[int]) -> Timing:
+        """Of these rounds alone; one can be among them several times."""
+        return Timing(tuple(self.laps[number] for number in rounds))
 
     @property
     def median(self) -> float:

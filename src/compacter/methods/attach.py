@@ -12,9 +12,9 @@ from torch import nn
 
 from compacter.errors import MethodError
 from compacter.methods.prompts import start_prompt
-from compacter.methods.table import Method, find_method
-from compacter.models import count_loss_once, hidden_size
-from compacter.nn.projections import require_divisible
+from compacter.methods.table import NOT_SETTINGS, Method, find_method, idle_settings
+from compacter.models import TASK_HEADS, check_not_quantised, count_loss_once, hidden_size
+from compacter.nn import require_divisible
 from compacter.tuners import BitFitConfig, CompacterConfig, IntrinsicSAIDConfig
 
 CONFIG_CLASSES: Mapping[str, type[PeftConfig]] = {
@@ -49,6 +49,9 @@ def attach(
     count_loss_once(model)
     if found.family == "full":
         _check_settings(found, settings, settings_of(found))
+        check_not_quantised(
+            model, "full fine-tuning trains every weight and needs a model that is not quantised"
+        )
         return model.requires_grad_(True)
     config = make_config(model, found, settings)
     adapted = get_peft_model(model, config, adapter_name=adapter_name)
@@ -95,11 +98,7 @@ def task_type(model: nn.Module) -> TaskType | None:
 def task_heads(model: nn.Module) -> list[str] | None:
     """Heads that are new for every task, so that an adapter must train and save them too. PEFT
     knows only some of them by itself."""
-    names = (
-        *("classifier", "pre_classifier", "classification_head", "score", "qa_outputs"),
-        *("pooler", "sequence_summary", "logits_proj"),  # beside the base model, not inside of it
-    )
-    return [name for name, _ in model.named_children() if name in names] or None
+    return [name for name, _ in model.named_children() if name in TASK_HEADS] or None
 
 
 def default_bottleneck(width: int) -> int:
@@ -158,25 +157,11 @@ def settings_of(method: Method, given: Mapping[str, Any] | None = None) -> froze
     if method.family == "prompt":
         return frozenset({"num_tokens", "modules_to_save"})
     merged = {**method.settings, **(given or {})}
-    return _setting_names(CONFIG_CLASSES[method.family]) - _idle_settings(method, merged)
+    return _setting_names(CONFIG_CLASSES[method.family]) - idle_settings(merged)
 
 
 def _setting_names(config_cls: type[PeftConfig]) -> frozenset[str]:
-    internal = {"format_version", "tensor_digest", "peft_type", "auto_mapping", "peft_version"}
-    internal |= {"base_model_name_or_path", "revision", "inference_mode"}
-    return frozenset(f.name for f in dataclasses.fields(config_cls)) - internal
-
-
-def _idle_settings(method: Method, settings: Mapping[str, Any]) -> frozenset[str]:
-    """Settings that exist but do nothing for this projection: giving one is a mistake."""
-    idle = {
-        "dense": {"n", "rank", "share_A", "A_std"},
-        "low-rank": {"n", "share_A", "A_std"},
-        "phm": {"rank"},
-    }
-    if method.family != "adapter":
-        return frozenset()
-    return frozenset(idle.get(settings.get("projection", "lphm"), ()))
+    return frozenset(f.name for f in dataclasses.fields(config_cls)) - NOT_SETTINGS
 
 
 def _check_settings(method: Method, given: Mapping[str, Any], known: frozenset[str]) -> None:

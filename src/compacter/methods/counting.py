@@ -5,7 +5,8 @@ counted, so that the figure is what training would train, not a formula beside i
 
 from __future__ import annotations
 
-import re
+import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,12 @@ from torch import nn
 from compacter.errors import CompacterError
 from compacter.methods.attach import attach, default_bottleneck
 from compacter.methods.table import METHODS, Method
-from compacter.models import find_blocks, hidden_size, layer_norms
+from compacter.models import find_blocks, hidden_size
+from compacter.nn import AdapterWeights, Norms
+from compacter.tuners.layers import OUTPUT_NAMES
+from compacter.tuners.tuner import Tuner
 
 N_CHOICES = (4, 8, 12, 16)  # the paper's, {4, 8, 12} for T5-base and {4, 8, 16} for T5-small
-
-OUTPUT_LAYER = re.compile(r"\.shared_parameters\.\w+_output_(weight|bias)\.")
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ def count(model: nn.Module, name: str, **settings: Any) -> Count:
             bottleneck=getattr(config, "bottleneck", None),
             trainable=sum(trained.values()) - head,
             head=head,
-            output_layer=sum(k for n, k in trained.items() if OUTPUT_LAYER.search(n)),
+            output_layer=_output_layer(adapted),
             base=base,
-            breakdown=_breakdown(model, trained) if METHODS[name].family == "adapter" else None,
+            breakdown=_breakdown(adapted) if METHODS[name].family == "adapter" else None,
         )
     finally:
         if isinstance(adapted, PeftModel):
@@ -158,26 +160,39 @@ def formulas(model: nn.Module) -> list[Formulas]:
     ]
 
 
-def _breakdown(model: nn.Module, trained: dict[str, int]) -> Breakdown:
-    in_blocks = tuple(f"{block.path}." for block in find_blocks(model, positions=()))
-    block_norms = {path for path in layer_norms(model) if path.startswith(in_blocks)}
-    norms = {n: k for n, k in trained.items() if ".compacter_norm." in n}
-    projections = {
-        n: k for n, k in trained.items() if ".compacter_down." in n or ".compacter_up." in n
-    }
-    biases = sum(k for n, k in projections.items() if n.endswith(".bias"))
-    slow = sum(k for n, k in projections.items() if n.endswith(".A"))
-    return Breakdown(
-        layer_norms=sum(norms.values()),
-        block_layer_norms=sum(k for n, k in norms.items() if _norm_path(n) in block_norms),
-        biases=biases,
-        weights=sum(projections.values()) - biases - slow,
-        slow_weights=slow + sum(k for n, k in trained.items() if ".compacter_A." in n),
+def _weights(adapted: nn.Module) -> AdapterWeights | None:
+    """The adapter, where the method is a tuner of this package."""
+    tuner = getattr(adapted, "base_model", None)
+    return tuner.adapters.by_name["default"] if isinstance(tuner, Tuner) else None
+
+
+def _output_layer(adapted: nn.Module) -> int:
+    weights = _weights(adapted)
+    shapes = {} if weights is None else weights.layout.shapes
+    return sum(math.prod(shapes[name]) for name in OUTPUT_NAMES.values() if name in shapes)
+
+
+def _breakdown(adapted: nn.Module) -> Breakdown:
+    weights = _weights(adapted)
+    assert weights is not None
+    numbers: Counter[str] = Counter()
+    shapes = weights.layout.shapes
+    for name, kind in weights.layout.kinds().items():
+        numbers[kind] += math.prod(shapes[name])
+    in_blocks = tuple(f"{block.path}." for block in find_blocks(adapted, positions=()))
+    block_norms = sum(
+        len([path for path in stack.paths if path.startswith(in_blocks)])
+        * sum(math.prod(shape) for _, shape in stack.parameters)
+        for stack in weights.layout.stacks
+        if isinstance(stack, Norms)
     )
-
-
-def _norm_path(parameter: str) -> str:
-    return parameter.removeprefix("base_model.model.").partition(".compacter_norm.")[0]
+    return Breakdown(
+        layer_norms=numbers["norm"],
+        block_layer_norms=block_norms,
+        biases=numbers["bias"],
+        weights=numbers["fast"],
+        slow_weights=numbers["slow"],
+    )
 
 
 def _preferred_first(method: Method, fitting: list[int]) -> list[int]:

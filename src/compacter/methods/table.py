@@ -142,6 +142,88 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 )
 
 
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "COMPACTER": "adapter",
+        "BITFIT": "bitfit",
+        "INTRINSIC_SAID": "intrinsic",
+        "PROMPT_TUNING": "prompt",
+    }
+)
+"""The type of an adapter in PEFT -> the family of its methods."""
+
+DEFAULTS: Mapping[Family, Mapping[str, Any]] = MappingProxyType(
+    {
+        "adapter": {
+            "projection": "lphm",
+            "rank": 1,
+            "share_A": True,
+            "positions": ATTENTION + FEED_FORWARD,
+            "drop_layers": 0,
+            "use_bias": True,
+            "activation": "gelu_new",
+            "train_layer_norms": True,
+            "tune_output_layer": False,
+        },
+        "bitfit": {"biases": "auto", "tune_output_layer": False},
+        "intrinsic": {"projection_seed": 0},
+    }
+)
+"""Settings that are not None where neither method nor user sets them. n and bottleneck are left
+out, as they follow from the model. The configurations of the tuners have the same defaults, which a
+test checks: reading those would import torch."""
+
+NOT_SETTINGS = frozenset(
+    {"format_version", "places", "peft_type", "auto_mapping", "peft_version"}
+    | {"base_model_name_or_path", "revision", "inference_mode"}
+)
+"""Fields of a configuration that nobody sets."""
+
+_IDLE: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "dense": frozenset({"n", "rank", "share_A", "A_std"}),
+        "low-rank": frozenset({"n", "share_A", "A_std"}),
+        "phm": frozenset({"rank"}),
+    }
+)
+
+
+def idle_settings(settings: Mapping[str, Any]) -> frozenset[str]:
+    """Settings that exist but do nothing for the projection: giving one is a mistake."""
+    return _IDLE.get(settings.get("projection", ""), frozenset())
+
+
+def changed_settings(method: Method, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that are not the method's own; n and bottleneck always."""
+    own = {**DEFAULTS.get(method.family, {}), **method.settings}
+    named = {k: v for k, v in settings.items() if k not in NOT_SETTINGS | idle_settings(settings)}
+    return {k: v for k, v in named.items() if _in_order(v) != _in_order(own.get(k))}
+
+
+def nearest_methods(family: Family, settings: Mapping[str, Any]) -> tuple[bool, list[Method]]:
+    """Whether settings are those of a method, and the methods that come nearest: several where
+    they come equally near."""
+    methods = [method for method in METHODS.values() if method.family == family]
+    telling = {name for method in methods for name in method.settings}
+
+    def distance(method: Method) -> tuple[bool, int]:
+        own = {**DEFAULTS.get(family, {}), **method.settings}
+        changed = changed_settings(method, settings)
+        others = [
+            name
+            for name in telling & changed.keys()
+            if not (isinstance(own.get(name), int) and bool(changed[name]) == bool(own[name]))
+        ]  # AdapterDrop may drop any number of layers, but not none
+        return "projection" in others, len(others)
+
+    least = min(map(distance, methods))
+    return least == (False, 0), [method for method in methods if distance(method) == least]
+
+
+def _in_order(value: Any) -> Any:
+    return sorted(value) if isinstance(value, list | tuple) else value
+
+
 def find_method(name: str) -> Method:
     """The method of that name, or an error with the nearest right one."""
     if name in METHODS:

@@ -125,9 +125,11 @@ def infer_feed_forward(modules: Modules, block: str, hidden: int) -> str:
     _check_width(modules, block, hidden)
     paths = inside(modules, block)
     if any(is_expert(path, modules[f"{block}.{path}"]) for path in paths):
+        outside = [path for path in linears(modules, block) if not _any(_EXPERTS, path)]
         raise ArchitectureError(
             f"block {block!r} is a mixture of experts, which writes back through many layers at "
-            f"once, so no single feed-forward output was found; {BY_HAND}"
+            "once, so no single feed-forward output was found; name other modules with "
+            f"target_modules; outside of the experts it has {', '.join(outside) or 'none'}"
         )
     if not any(_any(_ATTENTION, path) for path in paths):
         raise ArchitectureError(

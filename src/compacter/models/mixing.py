@@ -1,5 +1,5 @@
-"""What keeps the rows of one batch from having different adapters: modules that are called with
-something else than the rows in their order."""
+"""What keeps the examples of one batch from having different adapters: modules that are called with
+something else than the examples in their order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from compacter.models.modules import model_type
 
 
 def obstacle(model: nn.Module, paths: Iterable[str]) -> str | None:
-    """Why rows cannot be told apart at one of these paths, if so. The models inside the model count
-    too (a Longformer in an encoder-decoder)."""
+    """Why examples cannot be told apart at one of these paths, if so. The models inside the model
+    count too (a Longformer in an encoder-decoder)."""
     for path in paths:
         for part, holder in _holders(model, path):
             family = model_type(holder)
@@ -27,17 +27,6 @@ def obstacle(model: nn.Module, paths: Iterable[str]) -> str | None:
     return None
 
 
-def beside_the_text(model: nn.Module, paths: Iterable[str]) -> list[str]:
-    """Those of the paths where a model of text and images, or of text and sound, may compute the
-    latter, of which a row of text can have any number: all but the decoder and the output layer."""
-    texts = [_result(model, "get_decoder"), _result(model, "get_output_embeddings")]
-    return [
-        path
-        for path in paths
-        if not any(holder in texts for _, holder in _holders(model, path) if holder is not model)
-    ]
-
-
 def _holders(model: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     """The model, and every module on the way to the path and at its end, with its name there."""
     module = model
@@ -45,12 +34,3 @@ def _holders(model: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
     for part in path.split("."):
         module = module.get_submodule(part)
         yield part, module
-
-
-def _result(model: nn.Module, name: str) -> nn.Module | None:
-    method = getattr(model, name, None)
-    try:
-        found = method() if callable(method) else None
-    except (AttributeError, NotImplementedError):
-        return None
-    return found if isinstance(found, nn.Module) else None

@@ -1,14 +1,20 @@
-"""The modules of a model as they are without PEFT's wrappers, and what can be read off them.
-
-PEFT is imported where it is needed: importing it registers the tuners, which build on this floor,
-so this floor must be complete by then."""
+"""The modules of a model as they are without PEFT's wrappers, and what can be read off them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTuner, BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
+
+TASK_HEADS = (
+    *("classifier", "pre_classifier", "classification_head", "score", "qa_outputs"),
+    *("pooler", "sequence_summary", "logits_proj"),  # beside the base model, not inside of it
+)
+"""What models call heads that are new for every task."""
 
 
 def output_width(module: nn.Module) -> int | None:
@@ -35,6 +41,17 @@ def model_type(module: nn.Module) -> str:
     return str(getattr(getattr(module, "config", None), "model_type", ""))
 
 
+def optional_call(model: nn.Module, name: str) -> nn.Module | None:
+    """The module that a method of transformers' models finds, such as `get_decoder`; None of a
+    model that has no such method or module."""
+    method = getattr(model, name, None)
+    try:
+        found = method() if callable(method) else None
+    except (AttributeError, NotImplementedError):
+        return None
+    return found if isinstance(found, nn.Module) else None
+
+
 def is_called_plainly(module: nn.Module) -> bool:
     """Whether calling the module is calling the forward of its class and nothing else: no hooks, on
     it or on all modules, and no forward of its own, as accelerate gives to modules that it spreads
@@ -50,15 +67,13 @@ def is_called_plainly(module: nn.Module) -> bool:
 
 
 def bare_model(model: nn.Module) -> nn.Module:
-    """The transformer inside a `PeftModel` or a PEFT tuner; any other model as it is."""
-    from peft import PeftModel
-    from peft.tuners.tuners_utils import BaseTuner
-
+    """The transformer inside a `PeftModel`, a tuner or a compiled model; any other as it is."""
     if isinstance(model, PeftModel):
         model = model.get_base_model()
     if isinstance(model, BaseTuner):
         model = model.model
-    return model
+    inner = model._modules.get("_orig_mod")  # of a model that is compiled
+    return model if inner is None else inner
 
 
 def base_modules(model: nn.Module) -> dict[str, nn.Module]:
@@ -67,24 +82,28 @@ def base_modules(model: nn.Module) -> dict[str, nn.Module]:
     A tuner layer stands at its own path for the module it wraps; what it adds is left out. So
     names found in the bare model stay valid when other adapters are already in it.
     """
-    return dict(_walk("", bare_model(model), set()))
+    return {path: base for path, base, _ in _walk("", bare_model(model), set())}
 
 
-def _walk(path: str, module: nn.Module, seen: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+def outer_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """The same paths with the modules that stand there: PEFT's wrapper where there is one."""
+    return {path: outer for path, _, outer in _walk("", bare_model(model), set())}
+
+
+def _walk(
+    path: str, module: nn.Module, seen: set[nn.Module]
+) -> Iterator[tuple[str, nn.Module, nn.Module]]:
     base = unwrapped(module)
     if base is None or base in seen:
         return
     seen.add(base)
-    yield path, base
+    yield path, base, module
     for name, child in base.named_children():
         yield from _walk(f"{path}.{name}" if path else name, child, seen)
 
 
 def unwrapped(module: nn.Module) -> nn.Module | None:
     """The innermost module under PEFT's wrappers, or None for one that wraps nothing."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-    from peft.utils.other import AuxiliaryTrainingWrapper
-
     inner: object = module
     while isinstance(inner, BaseTunerLayer | AuxiliaryTrainingWrapper):
         wrapped = "base_layer" if isinstance(inner, BaseTunerLayer) else "original_module"

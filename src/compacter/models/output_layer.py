@@ -8,6 +8,7 @@ from torch import nn
 
 from compacter.errors import ArchitectureError
 from compacter.models.modules import base_modules, unwrapped
+from compacter.models.quantised import LEAVE_OUT, quantised_as
 
 
 def output_layer(model: nn.Module) -> dict[str, nn.Module]:
@@ -26,3 +27,16 @@ def output_layer(model: nn.Module) -> dict[str, nn.Module]:
         )
     tied = {path: m for path, m in modules.items() if m._parameters.get("weight") is head.weight}
     return dict(sorted(tied.items(), key=lambda item: item[1] is not head))
+
+
+def trainable_output_layer(model: nn.Module) -> dict[str, nn.Module]:
+    """The same, if a copy of the weight can be trained."""
+    found = output_layer(model)
+    path, head = next(iter(found.items()))
+    packed = quantised_as(head)
+    if packed is not None:
+        raise ArchitectureError(
+            f"tune_output_layer=True, but the output layer {path} keeps its weights as {packed}; "
+            f"{LEAVE_OUT}, or leave it False"
+        )
+    return found

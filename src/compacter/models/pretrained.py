@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -26,8 +26,10 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from compacter.errors import ArchitectureError, SettingError
+from compacter.extras import require
 from compacter.models.builtin import builtin_folder, is_builtin
 from compacter.models.checkpoint import new_heads
+from compacter.models.modules import TASK_HEADS
 from compacter.models.reading import UNREADABLE, check_config_file, read, reason
 
 Kind = Literal["encoder-decoder", "decoder", "encoder"]
@@ -142,7 +144,7 @@ def load_model(
         "model",
         config=load_config(name, **settings),
         dtype=torch.float32 if quantize is None else "auto",
-        quantization_config=None if quantize is None else _quantization(quantize),
+        quantization_config=None if quantize is None else _quantization(quantize, kind),
         ignore_mismatched_sizes=True,  # they are told, and refused in our own words
         output_loading_info=True,
     )
@@ -154,6 +156,7 @@ def load_model(
     heads = new_heads(model, name, info, may_lack_heads=kind == "encoder" and not whole)
     if locate(name).gguf_file is not None:
         _forget_gguf(model)
+    _keep_differentiable(model)
     return LoadedModel(model, heads)
 
 
@@ -177,17 +180,27 @@ def _forget_gguf(model: nn.Module) -> None:
         del model.config.quantization_config
 
 
-def _quantization(bits: str) -> Any:
-    from importlib.util import find_spec
+def _keep_differentiable(model: nn.Module) -> None:
+    """On a CPU with AVX512-BF16, bitsandbytes 0.50 packs 4-bit weights anew in the first pass in
+    eval mode. It has no backward pass for that format and stays with it, so that after the first
+    validation a layer would get no gradient from those above it."""
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            cast(Any, module).support_avx512bf16_for_cpu = False
 
-    if find_spec("bitsandbytes") is None:
-        raise ArchitectureError(
-            f"quantize={bits!r} needs bitsandbytes, which is not installed: "
-            "pip install bitsandbytes"
-        )
+
+def _quantization(bits: str, kind: Kind) -> Any:
+    """The head of an encoder is new and trained, so it is left out; of other models transformers
+    leaves the output layer out by itself."""
+    require("bitsandbytes", "quantised", f"quantize={bits!r}")
     from transformers import BitsAndBytesConfig
 
-    return BitsAndBytesConfig(load_in_4bit=bits == "4bit", load_in_8bit=bits == "8bit")
+    return BitsAndBytesConfig(
+        load_in_4bit=bits == "4bit",
+        load_in_8bit=bits == "8bit",
+        bnb_4bit_quant_type="nf4",
+        llm_int8_skip_modules=list(TASK_HEADS) if kind == "encoder" else None,
+    )
 
 
 def _load(auto_class: Any, name: str, what: str, **settings: Any) -> Any:

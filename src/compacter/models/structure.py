@@ -28,7 +28,14 @@ from compacter.models.inference import (
     infer_feed_forward,
     inside,
 )
-from compacter.models.modules import bare_model, base_modules, model_type, output_width
+from compacter.models.modules import (
+    bare_model,
+    base_modules,
+    model_type,
+    optional_call,
+    output_width,
+    unwrapped,
+)
 
 POSITIONS = ("attention", "feed_forward")
 
@@ -134,7 +141,18 @@ def named_targets(model: nn.Module, target_modules: str | Sequence[str]) -> tupl
                 f"{path!r} cannot be adapted: the model hands its weight to a fused function, so "
                 "an adapter there would never run; name other modules"
             )
-    return tuple(_target(path) for path in modules if path in found)
+    return tuple(target_at(path) for path in modules if path in found)
+
+
+def linear_targets(model: nn.Module) -> tuple[Target, ...]:
+    """Every linear layer but the output layer, which PEFT calls "all-linear"."""
+    head = optional_call(model, "get_output_embeddings")
+    left_out = None if head is None else unwrapped(head)
+    return tuple(
+        target_at(path)
+        for path, module in base_modules(model).items()
+        if output_width(module) is not None and module is not left_out
+    )
 
 
 def drop_layers(targets: Sequence[Target], count: int) -> tuple[Target, ...]:
@@ -262,7 +280,7 @@ def _nearest(modules: Modules, name: str) -> str:
     return ", ".join(close) or "none (the model has no linear layer)"
 
 
-def _target(path: str) -> Target:
+def target_at(path: str) -> Target:
     """The layer of a path is its first number: `model.layers.3.mlp.down_proj` -> 3."""
     parts = path.split(".")
     number = next((i for i, part in enumerate(parts) if part.isdigit()), None)

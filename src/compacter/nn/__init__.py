@@ -1,49 +1,40 @@
-"""The paper's mathematics in plain torch: projections, the bottleneck adapter, Fastfood; and the
-norm of T5."""
+"""The paper's mathematics in plain torch: projections, adapters as stacks of them, Fastfood; and
+the norm of T5."""
 
-from compacter.nn.bottleneck import (
-    Bottleneck,
-    bottleneck,
-    bottleneck_by_linear,
-    bottleneck_of,
-    trained_bottleneck,
-)
-from compacter.nn.building import Backward, Builder, build
+from compacter.nn.bottleneck import Activation, bottleneck
 from compacter.nn.fastfood import Fastfood
 from compacter.nn.moved import moved, moved_embedding, moved_linear
-from compacter.nn.projections import (
-    LPHM,
-    PHM,
-    Dense,
-    LowRank,
-    Projection,
-    make_projection,
-    slow_weights,
-)
+from compacter.nn.projections import Projection, project, require_divisible, slow_weights
+from compacter.nn.replaced import call_with, with_tensors
 from compacter.nn.rms_norm import rms_epsilon, rms_norm
+from compacter.nn.stacks import WHOLE, Biases, Bottlenecks, Norms, Stack, Whole
 from compacter.nn.watched import is_watched
+from compacter.nn.weights import SLOW, AdapterWeights, Layout, moved_to
 
 __all__ = [
-    "LPHM",
-    "PHM",
-    "Backward",
-    "Bottleneck",
-    "Builder",
-    "Dense",
+    "SLOW",
+    "WHOLE",
+    "Activation",
+    "AdapterWeights",
+    "Biases",
+    "Bottlenecks",
     "Fastfood",
-    "LowRank",
+    "Layout",
+    "Norms",
     "Projection",
+    "Stack",
+    "Whole",
     "bottleneck",
-    "bottleneck_by_linear",
-    "bottleneck_of",
-    "build",
+    "call_with",
     "is_watched",
-    "make_projection",
     "moved",
     "moved_embedding",
     "moved_linear",
+    "moved_to",
+    "project",
+    "require_divisible",
     "rms_epsilon",
     "rms_norm",
     "slow_weights",
-    "trained_bottleneck",
+    "with_tensors",
 ]

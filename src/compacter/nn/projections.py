@@ -7,19 +7,19 @@ Every projection keeps the paper's orientation, W in R^{in x out}, and its lette
     PHM        W = sum_i A_i (x) B_i            (eq. 4)   in * out / n + n^3
     LPHM       W = sum_i A_i (x) (s_i t_i^T)    (eq. 5)   r (in + out), + n^3 if A is not shared
 
-A projection whose slow weights A are shared does not own them: whoever calls it hands them in,
-so that one A can serve all layers without being registered in any of them.
+The parameters of P projections of one shape are stacked: P comes first in every tensor. One
+projection is a stack of one.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from compacter.errors import SettingError
 
@@ -29,331 +29,161 @@ DENSE_STD = 0.01
 OWN_A_STD = 0.01
 SHARED_A_STD = 1e-4
 
+Factors = Mapping[str, Tensor]
+"""The stacked parameters that W is made of: W, s and t, or B; and A where it is not shared."""
 
-def slow_weights(n: int, std: float = SHARED_A_STD) -> nn.Parameter:
-    """A: the n matrices A_i in R^{n x n}, drawn from N(0, std^2)."""
+
+def slow_weights(n: int, std: float = SHARED_A_STD, count: int | None = None) -> Tensor:
+    """A: the n matrices A_i in R^{n x n}, drawn from N(0, std^2); or `count` sets of them."""
     _require_positive("n", n)
-    return nn.Parameter(torch.randn(n, n, n) * std)
-
-
-def kronecker_sum(A: Tensor, B: Tensor) -> Tensor:
-    """sum_i A_i (x) B_i for A in R^{n x a x b} and B in R^{n x p x q}, without the n terms:
-    entry (a p', b q') of the sum is the inner product over i of A_i[a, b] and B_i[p', q']."""
-    (n, a, b), (_, p, q) = A.shape, B.shape
-    product = A.reshape(n, a * b).t() @ B.reshape(n, p * q)
-    return product.reshape(a, b, p, q).permute(0, 2, 1, 3).reshape(a * p, b * q)
+    return torch.randn(*([] if count is None else [count]), n, n, n) * std
 
 
 def kronecker_sums(A: Tensor, B: Tensor) -> Tensor:
-    """`kronecker_sum` of m sets at once: B in R^{m x n x p x q}, A one set for all or m of them."""
-    (m, n, p, q), (a, b) = B.shape, A.shape[-2:]
-    product = A.flatten(-2).transpose(-1, -2) @ B.reshape(m, n, p * q)
-    return product.reshape(m, a, b, p, q).transpose(2, 3).reshape(m, a * p, b * q)
+    """sum_i A_i (x) B_i for A in R^{(P x) n x n x n} and B in R^{P x n x p x q}.
+
+    Entry (a p', b q') of a sum is the inner product over i of A_i[a, b] and B_i[p', q'], so the n
+    Kronecker products are never made."""
+    (P, n, p, q), (a, b) = B.shape, A.shape[-2:]
+    product = A.flatten(-2).mT @ B.reshape(P, n, p * q)
+    return product.reshape(P, a, b, p, q).transpose(2, 3).reshape(P, a * p, b * q)
 
 
 def low_rank_kronecker_sums(A: Tensor, s: Tensor, t: Tensor) -> Tensor:
-    """sum_i A_i (x) s_i t_i of m sets at once, s in R^{m x n x p x r}, t in R^{m x n x r x q}, A as
-    in `kronecker_sums`. A goes into t, which had better be the shorter factor, since that makes
-    something small; the sum is then one product, which comes out transposed, (b q) x (a p)."""
-    (m, n, p, _), q = s.shape, t.shape[-1]
-    short, long = _kronecker_factors(A, s, t)
-    return (short @ long).reshape(m, n * q, n * p).mT
+    """sum_i A_i (x) s_i t_i for s in R^{P x n x p x r} and t in R^{P x n x r x q}.
+
+    A is multiplied into the shorter factor, which keeps what is made in between small. The rest is
+    one product per matrix."""
+    (P, n, p, r), q = s.shape, t.shape[-1]
+    if p >= q:
+        short = torch.einsum("Piab,Pirq->Pbqair", A.expand(P, n, n, n), t)
+        product = short.reshape(P, n * q * n, n * r) @ s.mT.reshape(P, n * r, p)
+        return product.reshape(P, n * q, n * p).mT
+    short = torch.einsum("Piab,Pipr->Papbir", A.expand(P, n, n, n), s)
+    product = short.reshape(P, n * p * n, n * r) @ t.reshape(P, n * r, q)
+    return product.reshape(P, n * p, n * q)
 
 
-def low_rank_kronecker_gradients(
-    A: Tensor, s: Tensor, t: Tensor, gradient: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of s, t and A, given that of `low_rank_kronecker_sums`."""
-    (m, n, p, r), q = s.shape, t.shape[-1]
-    short, long = _kronecker_factors(A, s, t)
-    transposed = gradient.mT.reshape(m, n * q * n, p)
-    of_s = (short.mT @ transposed).reshape(m, n, r, p).mT
-    of_short = (transposed @ long.mT).reshape(m, n, q, n, n, r)
-    slow, fast = _aligned(A, t)
-    of_A = (of_short * fast).sum((2, 5) if A.dim() > 3 else (0, 2, 5)).transpose(-3, -1)
-    of_t = (of_short * slow).sum((1, 3)).permute(0, 2, 3, 1)
-    return of_s, of_t, of_A
+@dataclass(frozen=True)
+class Projection:
+    """What a stack of projections has in common.
 
+    Args:
+        kind: dense, low-rank, phm or lphm.
+        inputs: width of x.
+        outputs: width of y.
+        n: number of Kronecker products (phm and lphm).
+        rank: rank r of s t (low-rank and lphm).
+        shared_A: A is given to every call instead of being one of the factors (phm and lphm).
+        bias: whether there is a b.
+        A_std: standard deviation of A at the start, where it is not shared.
+    """
 
-def _kronecker_factors(A: Tensor, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """A_i[a, b] t_i[r, q] in R^{m x (b q a) x (i r)}, and s_i[p, r] in R^{m x (i r) x p}."""
-    (m, n, p, r), q = s.shape, t.shape[-1]
-    slow, fast = _aligned(A, t)
-    return (slow * fast).reshape(m, n * q * n, n * r), s.mT.reshape(m, n * r, p)
+    kind: ProjectionKind
+    inputs: int
+    outputs: int
+    n: int = 4
+    rank: int = 1
+    shared_A: bool = True
+    bias: bool = True
+    A_std: float = field(default=OWN_A_STD, compare=False)
 
+    def __post_init__(self) -> None:
+        _require_positive("inputs", self.inputs)
+        _require_positive("outputs", self.outputs)
+        _require_positive("rank", self.rank)
+        if self.is_hypercomplex:
+            require_divisible(self.n, inputs=self.inputs, outputs=self.outputs)
 
-def _aligned(A: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """A_i[a, b] and t_i[r, q] with their dimensions in the order (m) b q a i r."""
-    return A.transpose(-3, -1).unsqueeze(-3).unsqueeze(-1), t.permute(0, 3, 1, 2)[:, None, :, None]
+    @property
+    def is_hypercomplex(self) -> bool:
+        return self.kind in ("phm", "lphm")
 
+    @property
+    def is_factored(self) -> bool:
+        """W is the product of two factors, so x W can be computed without W."""
+        return self.kind in ("low-rank", "lphm")
 
-class Projection(nn.Module, ABC):
-    """y = x W + b, where W is `matrix(A)`."""
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> shape of the parameters of one projection."""
+        k, d, n, r = self.inputs, self.outputs, self.n, self.rank
+        factors: dict[str, tuple[int, ...]]
+        if self.kind == "dense":
+            factors = {"W": (k, d)}
+        elif self.kind == "low-rank":
+            factors = {"s": (k, r), "t": (r, d)}
+        elif self.kind == "phm":
+            factors = {"B": (n, k // n, d // n)}
+        else:
+            factors = {"s": (n, k // n, r), "t": (n, r, d // n)}
+        own = {"A": (n, n, n)} if self.is_hypercomplex and not self.shared_A else {}
+        return factors | own | ({"bias": (d,)} if self.bias else {})
 
-    FACTORS: ClassVar[tuple[str, ...]]
-    """The parameters that W is made of, without slow weights."""
-    FACTORED: ClassVar[bool] = False
-    """Whether W is made of two factors, one as wide as the input and one as the output. Then
-    `prepare` stays as small as they are, and their transposes, exchanged, make W^T."""
+    def initial(self, count: int) -> dict[str, Tensor]:
+        """New parameters of `count` projections: W from N(0, 0.01^2), A from N(0, A_std^2), biases
+        zero, all others Glorot-uniform with gain sqrt(2) by their own two widths."""
+        found: dict[str, Tensor] = {}
+        for name, shape in self.shapes.items():
+            if name == "bias":
+                found[name] = torch.zeros(count, *shape)
+            elif name == "A":
+                found[name] = slow_weights(self.n, self.A_std, count)
+            elif name == "W":
+                found[name] = torch.randn(count, *shape) * DENSE_STD
+            else:
+                bound = math.sqrt(2.0) * math.sqrt(6.0 / sum(shape[-2:]))
+                found[name] = torch.empty(count, *shape).uniform_(-bound, bound)
+        return found
 
-    bias: nn.Parameter | None
+    def matrices(self, factors: Factors, A: Tensor | None = None) -> Tensor:
+        """W in R^{P x in x out} of all projections; `A` are shared slow weights."""
+        if self.kind == "dense":
+            return factors["W"]
+        if self.kind == "low-rank":
+            return factors["s"] @ factors["t"]
+        slow = self.slow(factors, A)
+        if self.kind == "phm":
+            return kronecker_sums(slow, factors["B"])
+        return low_rank_kronecker_sums(slow, factors["s"], factors["t"])
 
-    def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
-        super().__init__()
-        _require_positive("in_features", in_features)
-        _require_positive("out_features", out_features)
-        self.in_features = in_features
-        self.out_features = out_features
-        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
-
-    @abstractmethod
-    def matrix(self, A: Tensor | None = None) -> Tensor:
-        """W in R^{in x out}; `A` are the shared slow weights where there are any."""
-
-    @classmethod
-    @abstractmethod
-    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
-        """W in R^{m x in x out} of m projections of equal shapes in a few operations, from their
-        stacked factors; `A` is one set of slow weights for all of them, or m sets."""
-
-    @classmethod
-    def gradients(
-        cls,
-        factors: Mapping[str, Tensor],
-        A: Tensor | None,
-        gradient: Tensor,
-        *,
-        again: bool = False,
-    ) -> Sequence[Tensor]:
-        """Gradients of the factors, then of `A` if there is one, given that of `matrices`; `again`:
-        such that they have gradients themselves."""
-        inputs = [*factors.values()] if A is None else [*factors.values(), A]
-        with torch.enable_grad():
-            inputs = [
-                x if again and x.requires_grad else x.detach().requires_grad_() for x in inputs
-            ]
-            slow = None if A is None else inputs[-1]
-            W = cls.matrices(dict(zip(factors, inputs, strict=False)), slow)
-            return torch.autograd.grad(W, inputs, gradient, create_graph=again)
-
-    @classmethod
-    def prepare(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> list[Tensor]:
-        """What `project` needs of m projections, given as for `matrices`; m comes first."""
-        return [cls.matrices(factors, A)]
-
-    @classmethod
-    def project(cls, x: Tensor, prepared: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-        """y = x W + b with m projections for x in R^{m x rows x in}, bias in R^{m x out}."""
-        *first, last = prepared
-        for factor in first:
-            x = torch.bmm(x, factor)
-        return torch.bmm(x, last) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, last)
-
-    def forward(self, x: Tensor, A: Tensor | None = None) -> Tensor:
-        return nn.functional.linear(x, self.matrix(A).t(), self.bias)
-
-    def extra_repr(self) -> str:
-        return f"{self.in_features} -> {self.out_features}, bias={self.bias is not None}"
-
-
-class Dense(Projection):
-    """W itself, drawn from N(0, 0.01^2)."""
-
-    FACTORS = ("W",)
-
-    def __init__(self, in_features: int, out_features: int, *, bias: bool = True) -> None:
-        super().__init__(in_features, out_features, bias=bias)
-        self.W = nn.Parameter(torch.randn(in_features, out_features) * DENSE_STD)
-
-    def matrix(self, A: Tensor | None = None) -> Tensor:
-        return self.W
-
-    @classmethod
-    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
-        return factors["W"]
-
-
-class LowRank(Projection):
-    """W = s t of rank r."""
-
-    FACTORS = ("s", "t")
-    FACTORED = True
-
-    def __init__(
-        self, in_features: int, out_features: int, *, rank: int = 1, bias: bool = True
-    ) -> None:
-        super().__init__(in_features, out_features, bias=bias)
-        _require_positive("rank", rank)
-        self.s = nn.Parameter(_glorot(1, in_features, rank)[0])
-        self.t = nn.Parameter(_glorot(1, rank, out_features)[0])
-
-    def matrix(self, A: Tensor | None = None) -> Tensor:
-        return self.s @ self.t
-
-    @classmethod
-    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
-        return factors["s"] @ factors["t"]
-
-    @classmethod
-    def prepare(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> list[Tensor]:
-        return [factors["s"], factors["t"]]
-
-
-class _Hypercomplex(Projection):
-    """What PHM and LPHM have in common: n, and slow weights of their own or shared ones."""
-
-    A: nn.Parameter | None
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        n: int,
-        shared_A: bool,
-        A_std: float,
-        bias: bool,
-    ) -> None:
-        super().__init__(in_features, out_features, bias=bias)
-        require_divisible(n, in_features=in_features, out_features=out_features)
-        self.n = n
-        self.A = None if shared_A else slow_weights(n, A_std)
-
-    def slow(self, A: Tensor | None) -> Tensor:
-        if (A is None) == (self.A is None):
-            wanted = "its own" if self.A is not None else "shared"
-            given = "none were given" if A is None else "others were given"
-            raise SettingError(f"this projection uses {wanted} slow weights A, but {given}")
-        slow = self.A if A is None else A
-        assert slow is not None
-        return slow
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, n={self.n}, shared_A={self.A is None}"
-
-
-class PHM(_Hypercomplex):
-    """W = sum_i A_i (x) B_i with B_i in R^{in/n x out/n} (eq. 4)."""
-
-    FACTORS = ("B",)
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        n: int = 4,
-        shared_A: bool = False,
-        A_std: float = OWN_A_STD,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(in_features, out_features, n=n, shared_A=shared_A, A_std=A_std, bias=bias)
-        self.B = nn.Parameter(_glorot(n, in_features // n, out_features // n))
-
-    def matrix(self, A: Tensor | None = None) -> Tensor:
-        return kronecker_sum(self.slow(A), self.B)
-
-    @classmethod
-    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
-        assert A is not None
-        return kronecker_sums(A, factors["B"])
-
-
-class LPHM(_Hypercomplex):
-    """W = sum_i A_i (x) s_i t_i^T with s_i in R^{in/n x r}, t_i^T in R^{r x out/n} (eq. 5)."""
-
-    FACTORS = ("s", "t")
-    FACTORED = True
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        n: int = 4,
-        rank: int = 1,
-        shared_A: bool = True,
-        A_std: float = OWN_A_STD,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(in_features, out_features, n=n, shared_A=shared_A, A_std=A_std, bias=bias)
-        _require_positive("rank", rank)
-        self.s = nn.Parameter(_glorot(n, in_features // n, rank))
-        self.t = nn.Parameter(_glorot(n, rank, out_features // n))
-
-    def matrix(self, A: Tensor | None = None) -> Tensor:
-        return kronecker_sum(self.slow(A), self.s @ self.t)
-
-    @classmethod
-    def matrices(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> Tensor:
-        assert A is not None
-        return low_rank_kronecker_sums(A, factors["s"], factors["t"])
-
-    @classmethod
-    def gradients(
-        cls,
-        factors: Mapping[str, Tensor],
-        A: Tensor | None,
-        gradient: Tensor,
-        *,
-        again: bool = False,
-    ) -> Sequence[Tensor]:
-        if again:
-            return super().gradients(factors, A, gradient, again=True)
-        assert A is not None
-        return low_rank_kronecker_gradients(A, factors["s"], factors["t"], gradient)
-
-    @classmethod
-    def prepare(cls, factors: Mapping[str, Tensor], A: Tensor | None = None) -> list[Tensor]:
-        """x W in two products, of the n parts of x with the longer factor and of all that with A
-        times the shorter one, or the other way round."""
+    def prepare(self, factors: Factors, A: Tensor | None = None) -> list[Tensor]:
+        """What `project` needs of P projections: both factors of each W where it is factored, with
+        A in the shorter one, else W."""
+        if not self.is_factored:
+            return [self.matrices(factors, A)]
         s, t = factors["s"], factors["t"]
-        (m, n, p, r), q = s.shape, t.shape[-1]
-        assert A is not None
+        if self.kind == "low-rank":
+            return [s, t]
+        (P, n, p, r), q = s.shape, t.shape[-1]
+        slow = self.slow(factors, A).expand(P, n, n, n)
         if p >= q:  # s_i[p, r] as p x (i r), then A_i[a, b] t_i[r, q] as (a i r) x (b q)
-            slow = A.transpose(-3, -2)[..., None, :, None]
-            second = slow * t[:, None, :, :, None, :]
-            return [s.transpose(1, 2).reshape(m, p, n * r), second.reshape(m, n * n * r, n * q)]
+            second = torch.einsum("Piab,Pirq->Pairbq", slow, t)
+            return [s.transpose(1, 2).reshape(P, p, n * r), second.reshape(P, n * n * r, n * q)]
         # A_i[a, b] s_i[p, r] as (a p) x (b i r), then t_i[r, q] as (i r) x q
-        slow = A.movedim(-3, -1)[..., None, :, :, None]
-        first = slow * s.transpose(1, 2)[:, None, :, None]
-        return [first.reshape(m, n * p, n * n * r), t.reshape(m, n * r, q)]
+        first = torch.einsum("Piab,Pipr->Papbir", slow, s)
+        return [first.reshape(P, n * p, n * n * r), t.reshape(P, n * r, q)]
 
-    @classmethod
-    def project(cls, x: Tensor, prepared: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-        first, second = prepared
-        m, rows, width = x.shape
-        if first.shape[1] < width:
-            between = torch.bmm(x.reshape(m, -1, first.shape[1]), first).reshape(m, rows, -1)
-            return super().project(between, [second], bias)
-        between = torch.bmm(x, first).reshape(m, -1, second.shape[1])
-        y = torch.bmm(between, second).reshape(m, rows, -1)
-        return y if bias is None else y + bias.unsqueeze(1)
+    def slow(self, factors: Factors, A: Tensor | None) -> Tensor:
+        """The slow weights that these projections use."""
+        found = A if self.shared_A else factors.get("A")
+        if found is None or (A is not None and not self.shared_A):
+            wanted = "shared" if self.shared_A else "their own"
+            raise SettingError(f"these projections use {wanted} slow weights A; found others")
+        return found
 
 
-def make_projection(
-    kind: ProjectionKind,
-    in_features: int,
-    out_features: int,
-    *,
-    n: int = 4,
-    rank: int = 1,
-    shared_A: bool = True,
-    A_std: float = OWN_A_STD,
-    bias: bool = True,
-) -> Projection:
-    """The projection of that kind; settings that the kind does not have are not looked at, and
-    `A_std` only where A is not shared."""
-    widths = (in_features, out_features)
-    makers: dict[str, Callable[[], Projection]] = {
-        "dense": lambda: Dense(*widths, bias=bias),
-        "low-rank": lambda: LowRank(*widths, rank=rank, bias=bias),
-        "phm": lambda: PHM(*widths, n=n, shared_A=shared_A, A_std=A_std, bias=bias),
-        "lphm": lambda: LPHM(*widths, n=n, rank=rank, shared_A=shared_A, A_std=A_std, bias=bias),
-    }
-    if kind not in makers:
-        raise SettingError(f"projection={kind!r} is unknown; choose one of {', '.join(makers)}")
-    return makers[kind]()
+def project(x: Tensor, prepared: list[Tensor], bias: Tensor | None) -> Tensor:
+    """y = x W + b for x in R^{P x length x in}, each of the P with a W of its own, as
+    `Projection.prepare` leaves it, and b in R^{P x out}."""
+    P, length, _ = x.shape
+    *first, last = prepared
+    for factor in first:  # a factor can be shorter than x: it is multiplied with each part of x
+        x = torch.bmm(x.reshape(P, -1, factor.shape[1]), factor).reshape(P, -1, last.shape[1])
+    if bias is not None and x.shape[1] == length:
+        return torch.baddbmm(bias.unsqueeze(1), x, last)
+    y = torch.bmm(x, last).reshape(P, length, -1)
+    return y if bias is None else y + bias.unsqueeze(1)
 
 
 def require_divisible(n: int, **widths: int) -> None:
@@ -369,9 +199,3 @@ def require_divisible(n: int, **widths: int) -> None:
 def _require_positive(setting: str, value: int) -> None:
     if value < 1:
         raise SettingError(f"{setting}={value} is too small; it must be at least 1")
-
-
-def _glorot(count: int, rows: int, columns: int) -> Tensor:
-    """`count` matrices, each Glorot-uniform with gain sqrt(2) by its own rows and columns."""
-    bound = math.sqrt(2.0) * math.sqrt(6.0 / (rows + columns))
-    return torch.empty(count, rows, columns).uniform_(-bound, bound)

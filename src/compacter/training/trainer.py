@@ -62,7 +62,9 @@ class TaskTrainer(Trainer):
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         if self.A_learning_rate is not None:
             peft: Any = self.accelerator.unwrap_model(self.model)
-            slow = peft.base_model.slow_weights(peft.active_adapter)
+            weights = peft.base_model.adapters.by_name[peft.active_adapter]
+            kinds = weights.layout.kinds()
+            slow = [p for name, p in weights.named_parameters() if kinds[name] == "slow"]
             ids = {id(A) for A in slow}
             for group in optimizer.param_groups:
                 group["params"] = [p for p in group["params"] if id(p) not in ids]

@@ -22,7 +22,8 @@ from compacter.errors import CompacterError, TrainingError
 from compacter.methods import Method
 from compacter.methods.attach import CONFIG_CLASSES, settings_of
 from compacter.training.recipe import METHOD_SETTINGS
-from compacter.tuners.files import check_shapes, read_shapes
+from compacter.tuners.files import read_shapes
+from compacter.tuners.plan import check_shapes, shapes_of
 
 _PEFT_NAMES = {"num_tokens": "num_virtual_tokens"}
 
@@ -51,7 +52,7 @@ def load_adapter(
         raise TrainingError(f"{str(folder)!r} holds no {SAFETENSORS_WEIGHTS_NAME}")
     adapted: nn.Module = get_peft_model(model, config)
     state = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    check_shapes({name: tuple(t.shape) for name, t in state.items()}, stored, str(folder))
+    check_shapes(shapes_of(state), stored, str(folder))
     tensors = load_file(folder / SAFETENSORS_WEIGHTS_NAME)
     check_finite(tensors, folder)
     set_peft_model_state_dict(adapted, tensors)

@@ -4,15 +4,17 @@ hand, and a look at the stored tensors before a model is touched."""
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from peft import PeftConfig
-from peft.utils import SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME
+from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME, WEIGHTS_NAME
 
+from compacter.adapter_files import check_places
 from compacter.errors import AdapterError
-from compacter.tuners.files import FORMAT_VERSION, read_shapes
+from compacter.tuners.files import FORMAT_VERSION, check_version, read_shapes
 
 
 @dataclass
@@ -23,31 +25,61 @@ class AdapterConfig(PeftConfig):
         default=None,
         metadata={"help": "modules named by hand (names or one regex), instead of found by family"},
     )
+    exclude_modules: list[str] | str | None = field(
+        default=None,
+        metadata={"help": "modules that get no adapter (names or one regex), of those found"},
+    )
+    layers_to_transform: list[int] | int | None = field(
+        default=None,
+        metadata={"help": "the layers of each stack that get adapters, by index; default: all"},
+    )
     modules_to_save: list[str] | None = field(
         default=None, metadata={"help": "further modules to train and save whole, such as a head"}
+    )
+    trainable_token_indices: list[int] | dict[str, list[int]] | None = field(
+        default=None,
+        metadata={"help": "tokens whose embeddings are trained too, by PEFT's TrainableTokens"},
     )
     format_version: int = field(
         default=FORMAT_VERSION, metadata={"help": "version of the file format, set by the package"}
     )
 
-    tensor_digest: str | None = field(
+    places: list[dict[str, Any]] | None = field(
         default=None,
-        metadata={"help": "digest of names and shapes of all tensors, set on injection"},
+        metadata={
+            "help": "the modules that the stacked tensors belong to, in their order, set on "
+            "injection"
+        },
     )
 
     peft_name: ClassVar[str]
-    stored: ClassVar[dict[str, tuple[int, ...]] | None] = None  # shadowed by an instance attribute
-    origin: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.format_version > FORMAT_VERSION:
-            raise AdapterError(
-                f"this adapter has format version {self.format_version}; this release of compacter "
-                f"reads versions up to {FORMAT_VERSION}: pip install -U compacter-peft"
-            )
+        # Of an adapter that is being loaded: its tensors, and where they are. No fields, not saved
+        self.stored: dict[str, tuple[int, ...]] | None = None
+        self.origin = ""
+        check_version(self.format_version)
         if isinstance(self.target_modules, (set, tuple)):
             self.target_modules = sorted(self.target_modules)
+        if isinstance(self.exclude_modules, (set, tuple)):
+            self.exclude_modules = sorted(self.exclude_modules)
+        if isinstance(self.layers_to_transform, int):
+            self.layers_to_transform = [self.layers_to_transform]
+
+    def includes(self, path: str, index: int) -> bool:
+        """Whether the module at `path`, in the layer with that index, may get an adapter."""
+        layers = self.layers_to_transform
+        if layers is not None and index not in cast(list[int], layers):
+            return False
+        return not self.excludes(path)
+
+    def excludes(self, path: str) -> bool:
+        """Whether `exclude_modules` names the module at `path`."""
+        excluded = self.exclude_modules
+        if isinstance(excluded, str):
+            return re.fullmatch(excluded, path) is not None
+        return any(f".{path}".endswith(f".{name}") for name in excluded or ())
 
     @classmethod
     def from_pretrained(
@@ -67,7 +99,9 @@ class AdapterConfig(PeftConfig):
             raise AdapterError(
                 f"{source} has a configuration but no {SAFETENSORS_WEIGHTS_NAME}; expected both"
             )
-        config.__dict__.update(stored=stored, origin=source)
+        if stored is not None:
+            check_places(config.places, source)
+        config.stored, config.origin = stored, source
         return config
 
     def save_pretrained(self, save_directory: str, **kwargs: Any) -> None:
@@ -80,6 +114,9 @@ class AdapterConfig(PeftConfig):
                 "safetensors only: call save_pretrained with safe_serialization=True"
             )
         super().save_pretrained(save_directory, **kwargs)
+        weights = folder / SAFETENSORS_WEIGHTS_NAME
+        if weights.exists():  # safetensors makes it readable for its owner alone
+            weights.chmod((folder / CONFIG_NAME).stat().st_mode)
         _describe_loading(folder / "README.md", self.base_model_name_or_path)
 
 

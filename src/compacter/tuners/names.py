@@ -31,10 +31,8 @@ def check_adapter_name(name: str, parts: dict[str, str], prefix: str) -> None:
 
     if not re.fullmatch(r"[A-Za-z0-9_\-]+", name):
         raise refuse("a name is made of letters, digits, '_' and '-'")
-    if name.startswith("__") or prefix.rstrip("_") in name:
-        raise refuse(
-            f"names with '__' in front or with {prefix.rstrip('_')!r} in them are reserved"
-        )
+    if name.startswith(("__", prefix)):
+        raise refuse(f"names that begin with '__' or {prefix!r} are reserved")
     if hasattr(nn.ModuleDict(), name) or hasattr(nn.ParameterDict(), name):
         raise refuse("torch's module dictionaries have an attribute of that name")
     if name in parts:
@@ -44,6 +42,7 @@ def check_adapter_name(name: str, parts: dict[str, str], prefix: str) -> None:
 
 
 RESERVED_PARTS = frozenset(
-    {"A", "B", "W", "s", "t", "weight", "bias", "base_layer", "base_model", "model"}
-    | {"shared_parameters", "modules_to_save", "original_module", "__base__"}
+    {"A", "bias", "theta", "lambda", "weight", "base_layer", "base_model", "model", "adapters"}
+    | {"modules_to_save", "original_module", "__base__"}
+    | {f"{way}_{name}" for way in ("down", "up") for name in ("A", "B", "W", "s", "t", "bias")}
 )

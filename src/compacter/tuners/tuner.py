@@ -1,134 +1,166 @@
 """The part of a PEFT tuner that the three tuners of this package share.
 
-A tuner first makes a plan, a pure function of model and configuration: which module gets which
-layer, and the shape of every tensor that will be saved. All errors are found while planning, so
-that a model is either changed as planned or not at all."""
+A tuner first makes a plan, a pure function of model and configuration. All errors are found while
+planning, so that a model is either changed as planned or not at all."""
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from peft import PeftConfig
-from peft.tuners.tuners_utils import BaseTuner
+from peft.tuners.tuners_utils import BaseTuner, _ExcludedModule
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from compacter.errors import AdapterError
 from compacter.models import (
+    Target,
+    bare_model,
     base_modules,
-    beside_the_text,
+    check_trained_whole,
     count_loss_once,
+    linear_targets,
+    named_targets,
     obstacle,
-    output_layer,
+    outer_modules,
+    trainable_output_layer,
 )
+from compacter.nn import SLOW, AdapterWeights, Layout, slow_weights
 from compacter.tuners.config import AdapterConfig
-from compacter.tuners.files import MODEL_PREFIX, check_shapes, shapes_digest
-from compacter.tuners.layers import OUTPUT_KINDS, SharedParameters, SwitchableLayer, TunerLayer
+from compacter.tuners.files import MODEL_PREFIX
+from compacter.tuners.layers import OUTPUT_NAMES, Adapters, SwitchableLayer, TunerLayer
+from compacter.tuners.mixed_call import mixed_call
 from compacter.tuners.names import check_adapter_name, parts_of_paths
-from compacter.tuners.rows import BASE, Rows, batch_size, check_media, check_names, head_rows
+from compacter.tuners.plan import (
+    Plan,
+    check_shapes,
+    embedding_tensors,
+    head_tensors,
+    in_stored_order,
+    places_of,
+    saved_whole_paths,
+    shapes_of,
+    without_tokens,
+)
 
+if TYPE_CHECKING:
+    pass
 
-@dataclass
-class Plan:
-    """What an adapter does to a model."""
-
-    layers: dict[str, type[TunerLayer]] = field(default_factory=dict)
-    """Module path -> the layer that wraps it."""
-    own: dict[str, dict[str, tuple[int, ...]]] = field(default_factory=dict)
-    """Module path -> name -> shape of the parameters that the layer at that path has."""
-    shared: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Kind -> shape of the parameters that the layers share."""
-    output: dict[str, nn.Module] = field(default_factory=dict)
-    """Path -> module of the output layer, first, and of what is tied to it, if it is tuned."""
-
-    def shapes(self, prefix: str) -> dict[str, tuple[int, ...]]:
-        """Every tensor of the adapter, by its name in a saved file."""
-        own = {
-            f"{MODEL_PREFIX}{path}.{name}": shape
-            for path, parameters in self.own.items()
-            for name, shape in parameters.items()
-        }
-        shared = {
-            f"{MODEL_PREFIX}{SharedParameters.NAME}.{prefix}{kind}": shape
-            for kind, shape in self.shared.items()
-        }
-        return own | shared
+TASKS_WITH_HEADS = ("TOKEN_CLS", "QUESTION_ANS")
+PEFTS_HEADS = ("classifier", "score", "qa_outputs")
+ALL_LINEAR = "all-linear"
+"""What PEFT takes for `target_modules` to mean every linear layer but the output layer."""
 
 
 class Tuner(BaseTuner):
-    """Wraps the planned modules and puts the container for shared parameters at the root."""
+    """Wraps the planned modules and puts the container of all adapters at the root."""
 
     tuner_layer_cls = SwitchableLayer
     target_module_mapping: ClassVar[dict[str, list[str]]] = {}
-    shared_kinds: ClassVar[tuple[str, ...]]
     output_layer_cls: ClassVar[type[TunerLayer]] = TunerLayer
-    _mixing: tuple[str | None, list[str]] | None = None
-    """What keeps rows from having different adapters, and places that images may pass; None: not
-    looked for yet."""
     _flags: Sequence[tuple[nn.Parameter, bool]] = ()
     """Of modules trained whole, while adapters are disabled: what was trained before."""
     one_adapter_only: ClassVar[str] = ""
-    """Why all rows of a batch must belong to one adapter, if they must."""
+    """Why all examples of a batch must have one adapter, if they must."""
+    _obstacle: tuple[str | None] | None = None
+    """What keeps examples from having different adapters; None: not looked for yet."""
+    _wrappers: dict[str, nn.Module] | None = None
 
     @abstractmethod
     def plan(self, model: nn.Module, config: Any) -> Plan:
         """Which modules to wrap, and all shapes; raises if model and settings do not fit."""
 
-    @abstractmethod
-    def shared_parameters(self, config: Any, plan: Plan) -> dict[str, nn.Parameter]:
-        """New shared parameters of an adapter, by kind, without those of the output layer."""
+    @property
+    def adapters(self) -> Adapters:
+        """The container of all adapters."""
+        found: Adapters = getattr(bare_model(self.model), Adapters.NAME)
+        return found
+
+    def targets(
+        self, model: nn.Module, config: AdapterConfig, found: Sequence[Target]
+    ) -> list[Target]:
+        """The targets among those found, or those that the configuration names by hand, without
+        those that it excludes."""
+        if config.target_modules == ALL_LINEAR:  # what it stands for is kept in the configuration
+            config.target_modules = [target.path for target in linear_targets(model)]
+        if config.target_modules is not None:
+            whole = saved_whole_paths(model, config.modules_to_save)
+            named = named_targets(model, config.target_modules)
+            found = [target for target in named if target.path not in whole]
+        kept = [target for target in found if config.includes(target.path, target.index)]
+        if not kept:
+            raise AdapterError(
+                f"no module is left to adapt: exclude_modules={config.exclude_modules}, "
+                f"layers_to_transform={config.layers_to_transform} and modules_to_save="
+                f"{config.modules_to_save} leave out all {len(found)} that were found"
+            )
+        return kept
 
     def plan_output_layer(self, plan: Plan, model: nn.Module) -> None:
-        plan.output = output_layer(model)
-        head = next(iter(plan.output.values()))
-        for name, kind in OUTPUT_KINDS.items():
+        plan.output = trainable_output_layer(model)
+        path, head = next(iter(plan.output.items()))
+        for name, tensor in OUTPUT_NAMES.items():
             parameter = head._parameters.get(name)
             if parameter is not None:
-                plan.shared[kind] = tuple(parameter.shape)
+                plan.whole[tensor] = tuple(parameter.shape), (path, name)
         for path in plan.output:
             plan.layers.setdefault(path, self.output_layer_cls)
 
-    # What PEFT calls
+    # Adding an adapter
 
     def inject_adapter(
-        self, model: nn.Module, adapter_name: str, *args: Any, **kwargs: Any
+        self,
+        model: nn.Module,
+        adapter_name: str,
+        autocast_adapter_dtype: bool = True,
+        low_cpu_mem_usage: bool = False,
+        state_dict: dict[str, Tensor] | None = None,
     ) -> None:
+        """As PEFT's, after all checks. The plan needs no `state_dict` to find its targets."""
         config: AdapterConfig = self.peft_config[adapter_name]
+        if config.modules_to_save is None:  # PEFT names heads for some tasks only after injection
+            heads = [name for name, _ in model.named_children() if name in PEFTS_HEADS]
+            config.modules_to_save = heads if config.task_type in TASKS_WITH_HEADS else None
         try:
             check_adapter_name(adapter_name, parts_of_paths(model), self.prefix)
-            self._plan = self.plan(model, config)
-            self._check_fit(model, config)
-            self.check_stored(self._plan, model, config)
+            plan = self.plan(model, config)
+            self._check_fit(model, config, plan)
+            self._layout = self.check_stored(plan, model, config)
         except ValueError:
             self.peft_config.pop(adapter_name)  # under transformers it is the model's own
             raise
-        super().inject_adapter(model, adapter_name, *args, **kwargs)
-        self.places = dict(_places(model))
-        self._mixing = None
+        self._plan = plan
+        super().inject_adapter(model, adapter_name, autocast_adapter_dtype, low_cpu_mem_usage)
+        self.wrap_all(plan)  # also modules inside of wrapped ones, which PEFT leaves out
         count_loss_once(model)
 
-    def _check_fit(self, model: nn.Module, config: AdapterConfig) -> None:
+    def _check_fit(self, model: nn.Module, config: AdapterConfig, plan: Plan) -> None:
         """The planned layers can stand where they are planned, beside what is there already."""
-        modules = dict(model.named_modules())
-        shared = modules.get(SharedParameters.NAME)
-        if isinstance(shared, SharedParameters) and shared.prefix != self.prefix:
+        modules = outer_modules(model)
+        container = bare_model(model)._modules.get(Adapters.NAME)
+        if container is not None and not isinstance(container, Adapters):
             raise AdapterError(
-                f"the model has adapters of another kind ({shared.prefix.rstrip('_')}), which "
+                f"the model has a module called {Adapters.NAME!r}, the name under which adapters "
+                "are kept; rename it"
+            )
+        if container is not None and container.prefix != self.prefix:
+            raise AdapterError(
+                f"the model has adapters of another kind ({container.prefix.rstrip('_')}), which "
                 f"cannot be joined by one of {self.prefix.rstrip('_')}; unload() them first"
             )
-        if isinstance(shared, SharedParameters) and shared.merged:
+        if container is not None and container.merged:
             raise AdapterError(
-                f"the adapter {shared.merged_adapters[0]!r} is merged into the base model; call "
+                f"the adapter {container.merged_adapters[0]!r} is merged into the base model; call "
                 "unmerge_adapter() before another one is added"
             )
-        whole = saved_whole_paths(model, config)
-        for path, layer_cls in self._plan.layers.items():
+        whole = saved_whole_paths(model, config.modules_to_save)
+        check_trained_whole(model, whole)
+        for path, layer_cls in plan.layers.items():
             found = modules.get(path)
             if found is None or isinstance(found, AuxiliaryTrainingWrapper):
                 raise AdapterError(
@@ -153,26 +185,38 @@ class Tuner(BaseTuner):
                 f"out of modules_to_save={config.modules_to_save}"
             )
 
-    def check_stored(self, plan: Plan, model: nn.Module, config: AdapterConfig) -> None:
-        """An adapter that is being loaded is the one that its settings call for on this model."""
-        expected = plan.shapes(self.prefix)
-        digest = shapes_digest(expected)
+    def check_stored(self, plan: Plan, model: nn.Module, config: AdapterConfig) -> Layout:
+        """The layout of the adapter. One that is being loaded must be the one that its settings
+        call for on this model."""
+        layout = plan.layout
+        is_loaded = config.stored is not None
+        if config.places is not None and (is_loaded or config.inference_mode):
+            layout = in_stored_order(plan, config.places, config.origin)
         if config.stored is not None:
-            check_shapes(expected | _saved_whole(model, config), config.stored, config.origin)
-            config.__dict__.pop("stored")
-        elif config.inference_mode and config.tensor_digest not in (None, digest):
-            raise AdapterError(
-                "the adapter does not fit this model: its tensors are not those that its settings "
-                "call for here. Load it into the model it was trained on, or, for a new adapter "
-                "with the same settings, set inference_mode=False"
-            )
-        config.tensor_digest = digest
+            heads = shapes_of(head_tensors(model, config.modules_to_save))
+            embeddings = shapes_of(embedding_tensors(model))
+            expected = self.stored_shapes(layout) | heads
+            check_shapes(expected, without_tokens(config), config.origin, embeddings)
+            config.stored = None
+        config.places = places_of(plan, layout)
+        return layout
+
+    def stored_names(self, layout: Layout) -> dict[str, str]:
+        """Name of a tensor -> its name in a saved file."""
+        inside = f"{MODEL_PREFIX}{Adapters.NAME}.{self.prefix}weights"
+        return {name: f"{inside}.{name}" for name in layout.shapes}
+
+    def stored_shapes(self, layout: Layout) -> dict[str, tuple[int, ...]]:
+        """Name of a tensor in a saved file -> shape."""
+        names = self.stored_names(layout)
+        return {names[name]: shape for name, shape in layout.shapes.items()}
 
     def _prepare_adapter_config(self, peft_config: PeftConfig, model_config: dict) -> PeftConfig:  # type: ignore[type-arg]
         return peft_config
 
-    def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> bool:
-        return key in self._plan.layers
+    def _check_target_module_exists(self, peft_config: PeftConfig, key: str) -> Any:
+        path = key.removeprefix("_orig_mod.")
+        return path in self._plan.layers or (peft_config.excludes(path) and _ExcludedModule())
 
     def _create_and_replace(
         self,
@@ -184,18 +228,28 @@ class Tuner(BaseTuner):
         current_key: str,
         parameter_name: str | None = None,
     ) -> None:
-        shared = self._container(target)
-        if adapter_name not in shared.adapters:
-            shared.add(adapter_name, self._new_shared_parameters(peft_config))
-        layer_cls = self._plan.layers[current_key]
-        layer = target if isinstance(target, TunerLayer) else layer_cls(target, shared)
-        if current_key in self._plan.own:
-            layer.add_adapter(adapter_name, peft_config)
-            layer._move_adapter_to_device_of_base_layer(adapter_name)
-        if current_key in self._plan.output:
-            layer.use_output_weights(owner=current_key == next(iter(self._plan.output)))
-        if layer is not target:
-            self._replace_module(parent, target_name, layer, target)
+        adapters = self._container(target)
+        if adapter_name not in adapters.by_name:
+            adapters.add_new(adapter_name, self._new_weights(peft_config))
+        self._wrap(self._plan, current_key.removeprefix("_orig_mod."), target, target_name, parent)
+
+    def _wrap(self, plan: Plan, path: str, target: nn.Module, name: str, parent: nn.Module) -> None:
+        """Put the planned layer around a module, unless there is one."""
+        layer = target
+        if not isinstance(target, TunerLayer):
+            layer = plan.layers[path](target, self.adapters, path)
+            self._replace_module(parent, name, layer, target)
+        assert isinstance(layer, TunerLayer)
+        if path in plan.output:
+            layer.use_output_weights(owner=path == next(iter(plan.output)))
+
+    def wrap_all(self, plan: Plan) -> None:
+        """Put the planned layers wherever there are none yet."""
+        outer, bases = outer_modules(self.model), base_modules(self.model)
+        for path in plan.layers:
+            parent, _, name = path.rpartition(".")
+            self._wrap(plan, path, outer[path], name, bases[parent])
+        self._obstacle = self._wrappers = None
 
     def _replace_module(
         self, parent: nn.Module, child_name: str, new_module: nn.Module, child: nn.Module
@@ -204,86 +258,115 @@ class Tuner(BaseTuner):
         owner = parent.base_layer if isinstance(parent, TunerLayer) else parent
         setattr(owner, child_name, new_module)
 
+    def _container(self, anchor: nn.Module) -> Adapters:
+        root = bare_model(self.model)
+        if not hasattr(root, Adapters.NAME):
+            base = anchor.get_base_layer() if isinstance(anchor, TunerLayer) else anchor
+            root.add_module(Adapters.NAME, Adapters(self.prefix, base))
+        return self.adapters
+
+    def _new_weights(self, config: Any) -> AdapterWeights:
+        bases, layout = base_modules(self.model), self._layout
+        tensors: dict[str, Tensor] = {}
+        if layout.n is not None:
+            tensors[SLOW] = slow_weights(layout.n, config.initial_A_std)
+        for stack, names in layout.names():
+            initial = stack.initial(bases)
+            tensors |= {names[local]: tensor for local, tensor in initial.items()}
+        return AdapterWeights(layout, tensors)
+
+    @classmethod
+    def _get_adapter_state_dict(
+        cls, model: Any, config: PeftConfig, adapter_name: str, **kwargs: Any
+    ) -> dict[str, Tensor]:
+        """As PEFT's, also of an adapter in the pool."""
+        adapters = getattr(bare_model(model), Adapters.NAME, None)
+        if adapters is not None and adapters.pool is not None and adapter_name in adapters.pool:
+            return cast(dict[str, Tensor], adapters.pool.state_dict(adapter_name))
+        return super()._get_adapter_state_dict(  # type: ignore[no-any-return]
+            model=model, config=config, adapter_name=adapter_name, **kwargs
+        )
+
+    @classmethod
+    def _remap_adapter_state_dict_for_load(
+        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """As PEFT's, which loads what fits and warns of the rest; an adapter is whole or refused,
+        and nothing of it is copied before that is known."""
+        remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
+            model, config, adapter_name, state_dict
+        )
+        mark = f".{cls.prefix}weights.{adapter_name}."
+        own = {n: tuple(t.shape) for n, t in model.state_dict().items() if mark in f".{n}"}
+        found = {n: tuple(t.shape) for n, t in remapped.items() if f".{cls.prefix}" in f".{n}"}
+        check_shapes(own, found, "the given tensors")
+        return remapped
+
+    # Calling the model
+
+    def heads(self, paths: set[str]) -> dict[str, nn.Module]:
+        """Modules that adapters have whole: those that PEFT wraps, and those at these paths."""
+        wrapped = {p: m for p, m in self._wrapped().items() if isinstance(m, ModulesToSaveWrapper)}
+        return wrapped | {path: self.model.get_submodule(path) for path in paths - wrapped.keys()}
+
+    def mixing_obstacle(self) -> str | None:
+        """Why examples cannot have different adapters in this model, if so."""
+        if self._obstacle is None:
+            self._obstacle = (obstacle(self.model, [*self._wrapped()]),)
+        return self._obstacle[0]
+
+    def _wrapped(self) -> dict[str, nn.Module]:
+        """Path -> wrapper of a module that is adapted or that adapters have whole."""
+        if self._wrappers is None:
+            self._wrappers = {
+                path: module
+                for path, module in outer_modules(self.model).items()
+                if isinstance(module, TunerLayer | ModulesToSaveWrapper)
+            }
+        return self._wrappers
+
     @contextmanager
     def _enable_peft_forward_hooks(self, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """Where PEFT asks a tuner for a batch whose rows belong to different adapters."""
+        """Where PEFT asks a tuner for a batch whose examples have different adapters."""
         names = kwargs.get("adapter_names")
-        if names is None:
-            shared = getattr(self.model, SharedParameters.NAME)
-            with nullcontext() if torch.compiler.is_compiling() else shared.one_call():
-                yield
-            return
-        shared = self._check_rows()
-        batch = batch_size(args, kwargs)
-        names = check_names(names, self.peft_config, batch)
-        if shared.disable_adapters:
-            with shared.one_call():
-                yield
-            return
-        assert self._mixing is not None
-        if self._mixing[1]:
-            check_media(getattr(self.model, "config", None), args, kwargs)
-        rows = Rows(names, {n: self._alike(n) for n in names if n != BASE})
-        hooks = [
-            head.register_forward_hook(partial(_mix_head, shared, rows), with_kwargs=True)
-            for head in self.places.values()
-            if isinstance(head, ModulesToSaveWrapper)
-        ]
-        if batch is None:
-            check = partial(_check_batch, shared, rows)
-            hooks.append(self.model.register_forward_pre_hook(check, with_kwargs=True))
-        try:
-            with shared.one_call(rows):
-                yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        if names is not None:
+            call: AbstractContextManager[None] = mixed_call(self, names, args, kwargs)
+        elif torch.compiler.is_compiling():
+            call = nullcontext()
+        else:  # perhaps inside of another call, of a batch of several adapters
+            call = self.adapters.computing(None)
+        with call:
+            yield
 
-    def _check_rows(self) -> SharedParameters:
-        """Rows of one batch can belong to different adapters now."""
-        if self.one_adapter_only:
-            raise AdapterError(f"adapter_names were given, but {self.one_adapter_only}")
-        if self.training:
-            raise AdapterError(
-                "adapter_names were given in training mode; rows of different adapters are for "
-                "inference: call model.eval() first, or train one adapter at a time"
-            )
-        shared: SharedParameters = getattr(self.model, SharedParameters.NAME)
-        if shared.merged:
-            raise AdapterError(
-                f"adapter_names were given, but the adapter {shared.merged_adapters[0]!r} is "
-                "merged into the base model, for all rows; call unmerge_adapter() first"
-            )
-        if self._mixing is None:
-            places = [path for path in self.places if path != SharedParameters.NAME]
-            self._mixing = obstacle(self.model, places), beside_the_text(self.model, places)
-        if self._mixing[0] is not None:
-            raise AdapterError(
-                f"adapter_names were given, but {self._mixing[0]}, where rows of different "
-                "adapters cannot be told apart: call the model for each adapter alone"
-            )
-        return shared
+    # Switching and deleting
 
-    def _alike(self, adapter: str) -> Hashable:
-        """Equal for adapters whose rows can be computed together."""
-        config = self.peft_config[adapter]
-        return config.tensor_digest, getattr(config, "activation", None)
+    def set_adapter(self, adapter_name: str | list[str], inference_mode: bool = False) -> None:
+        """As PEFT's, which decides anew what is trained. An adapter of the pool leaves it."""
+        for name in [adapter_name] if isinstance(adapter_name, str) else adapter_name:
+            if self.adapters.pool is not None and name in self.adapters.pool:
+                self.adapters.pool.take_out(name)
+                self._wrappers = None
+        super().set_adapter(adapter_name, inference_mode=inference_mode)
+        self._flags = []
 
     def delete_adapter(self, adapter_name: str) -> None:
-        """As PEFT's, where each layer picks the next active adapter among its own; layers need
-        not all have the same adapters here (dropped layers), so one is picked for all."""
+        """As PEFT's, where each layer picks the next active adapter among its own; here one is
+        picked for all."""
+        if self.adapters.pool is not None and adapter_name in self.adapters.pool:
+            self.adapters.pool.drop(adapter_name)
+            return
         was_active = adapter_name in self.active_adapters
         super().delete_adapter(adapter_name)
-        if was_active and self.peft_config:
-            successor = min(self.peft_config)
+        if was_active and self.adapters.by_name:
+            successor = min(self.adapters.by_name)
             frozen = self.peft_config[successor].inference_mode
             self.set_adapter(successor, inference_mode=frozen)
 
     def _enable_adapter_layers(self, enabled: bool = True) -> None:
         """As PEFT's, which however makes frozen modules that were saved whole trainable."""
         whole = [m for m in self.model.modules() if isinstance(m, AuxiliaryTrainingWrapper)]
-        shared: SharedParameters | None = getattr(self.model, SharedParameters.NAME, None)
-        if not enabled and (shared is None or not shared.disable_adapters):
+        container: Adapters | None = getattr(bare_model(self.model), Adapters.NAME, None)
+        if not enabled and (container is None or not container.disable_adapters):
             self._flags = [(p, p.requires_grad) for m in whole for p in m.parameters()]
         super()._enable_adapter_layers(enabled)
         if enabled:
@@ -291,10 +374,7 @@ class Tuner(BaseTuner):
                 parameter.requires_grad_(flag)
             self._flags = []
 
-    def set_adapter(self, *args: Any, **kwargs: Any) -> None:
-        """As PEFT's, which decides anew what is trained."""
-        super().set_adapter(*args, **kwargs)
-        self._flags = []
+    # Merging and unloading
 
     @abstractmethod
     def check_mergeable(self, adapter: str) -> None:
@@ -304,6 +384,8 @@ class Tuner(BaseTuner):
         self, adapter_names: list[str] | None = None, safe_merge: bool = False
     ) -> None:
         adapter = self._to_merge(adapter_names, safe_merge)
+        if self.adapters.merged:
+            warnings.warn("All adapters are already merged, nothing to do.", stacklevel=2)
         super().merge_adapter(adapter_names=[adapter])
 
     def _check_merge_allowed(self) -> None:
@@ -317,15 +399,14 @@ class Tuner(BaseTuner):
                 f"adapters to merge: found {list(names)}, expected one of {list(self.peft_config)}"
             )
         self.check_mergeable(names[0])
-        merged = getattr(self.model, SharedParameters.NAME).merged_adapters
+        merged = self.adapters.merged_adapters
         if merged not in ([], names):
             raise AdapterError(
                 f"the adapter {merged[0]!r} is merged already; call unmerge_adapter() first"
             )
         if safe_merge:
-            for name, parameter in self.model.named_parameters():
-                own = f".{self.prefix}" in name and names[0] in name.split(".")
-                if own and not parameter.isfinite().all():
+            for name, parameter in self.adapters.by_name[names[0]].named_parameters():
+                if not parameter.isfinite().all():
                     raise AdapterError(f"{name} is not finite everywhere; nothing was merged")
         return names[0]
 
@@ -347,101 +428,7 @@ class Tuner(BaseTuner):
                 layer.unmerge()
             parent, _, child = name.rpartition(".")
             self._replace_module(self.model.get_submodule(parent), child, layer.base_layer, layer)
-        if hasattr(self.model, SharedParameters.NAME):
-            delattr(self.model, SharedParameters.NAME)
+        if hasattr(bare_model(self.model), Adapters.NAME):
+            delattr(bare_model(self.model), Adapters.NAME)
         result: nn.Module = super()._unload_and_optionally_merge(merge=False)  # other wrappers
         return result
-
-    @classmethod
-    def _remap_adapter_state_dict_for_load(
-        cls, model: nn.Module, config: PeftConfig, adapter_name: str, state_dict: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """As PEFT's, which loads what fits and warns of the rest; an adapter is whole or refused,
-        and nothing of it is copied before that is known."""
-        remapped: dict[str, Tensor] = super()._remap_adapter_state_dict_for_load(
-            model, config, adapter_name, state_dict
-        )
-        own = {
-            name: tuple(tensor.shape)
-            for name, tensor in model.state_dict().items()
-            if f".{cls.prefix}" in name and adapter_name in name.split(".")
-        }
-        found = {n: tuple(t.shape) for n, t in remapped.items() if f".{cls.prefix}" in n}
-        check_shapes(own, found, "the given tensors")
-        return remapped
-
-    def _container(self, anchor: nn.Module) -> SharedParameters:
-        shared = getattr(self.model, SharedParameters.NAME, None)
-        if shared is None:
-            base = anchor.get_base_layer() if isinstance(anchor, TunerLayer) else anchor
-            shared = SharedParameters(self.prefix, self.shared_kinds, base)
-            self.model.add_module(SharedParameters.NAME, shared)
-        assert isinstance(shared, SharedParameters)
-        return shared
-
-    def _new_shared_parameters(self, config: PeftConfig) -> dict[str, nn.Parameter]:
-        parameters = self.shared_parameters(config, self._plan)
-        if self._plan.output:
-            head = next(iter(self._plan.output.values()))
-            for name, kind in OUTPUT_KINDS.items():
-                if kind in self._plan.shared:
-                    parameters[kind] = nn.Parameter(getattr(head, name).detach().clone())
-        return parameters
-
-
-def _places(
-    module: nn.Module, path: str = ""
-) -> Iterator[tuple[str, SwitchableLayer | ModulesToSaveWrapper]]:
-    """Path -> layer or module trained whole, without a look at the adapters in them, which are
-    many more."""
-    for name, child in module.named_children():
-        place = f"{path}.{name}" if path else name
-        if isinstance(child, SwitchableLayer | ModulesToSaveWrapper):
-            yield place, child
-        if isinstance(child, TunerLayer):
-            yield from _places(child.base_layer, f"{place}.base_layer")
-        elif not isinstance(child, SwitchableLayer | ModulesToSaveWrapper):
-            yield from _places(child, place)
-
-
-def _mix_head(shared: SharedParameters, rows: Rows, head: ModulesToSaveWrapper, *given: Any) -> Any:
-    """The head's output, given arguments, keywords and the output that it would have. A hook is
-    called by other threads too, and while it is added or removed without the keywords."""
-    if shared.here.rows is not rows:
-        return None
-    args, kwargs, _ = given
-    return head_rows(rows, head, *args, **kwargs)
-
-
-def _check_batch(shared: SharedParameters, rows: Rows, model: nn.Module, *given: Any) -> None:
-    """PEFT's models for some tasks keep the batch to themselves; it is seen when it arrives."""
-    if shared.here.rows is rows:
-        check_names(rows.names, dict.fromkeys(rows.names), batch_size(*given))
-
-
-def meta_shapes(module: nn.Module, name: str) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of a module's parameters, as saved under the attribute `name`."""
-    return {f"{name}.{key}": tuple(tensor.shape) for key, tensor in module.state_dict().items()}
-
-
-def saved_whole_paths(model: nn.Module, config: AdapterConfig) -> set[str]:
-    """Paths of all modules that PEFT trains and saves whole, and of everything inside them. PEFT
-    takes every module whose path ends with one of the names, as "pre_classifier" does with
-    "classifier"."""
-    if not config.modules_to_save:
-        return set()
-    names = tuple(config.modules_to_save)
-    paths = list(base_modules(model))
-    roots = [path for path in paths if path.endswith(names)]
-    return {path for path in paths if any(f"{path}.".startswith(f"{root}.") for root in roots)}
-
-
-def _saved_whole(model: nn.Module, config: AdapterConfig) -> dict[str, tuple[int, ...]]:
-    """The expected shapes of stored tensors that belong to modules saved whole (heads)."""
-    paths = saved_whole_paths(model, config)
-    modules = base_modules(model) if paths else {}
-    return {
-        f"{MODEL_PREFIX}{path}.{name}": tuple(tensor.shape)
-        for path in paths
-        for name, tensor in modules[path].state_dict().items()
-    }

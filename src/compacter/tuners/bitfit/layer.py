@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from compacter.errors import AdapterError
 from compacter.models import is_layer_norm, output_width
-from compacter.tuners.bitfit.config import BitFitConfig
-from compacter.tuners.layers import ParametersByAdapter, SharedParameters, TunerLayer
-from compacter.tuners.rows import Group, Rows
+from compacter.nn import Layout
+from compacter.tuners.layers import Adapters, TunerLayer
+from compacter.tuners.mixing import Batch
 
 CHANNELS_FIRST = (_ConvNd, nn.GroupNorm, _NormBase)
 """Modules whose output is (batch, channels, ...), with one bias per channel."""
@@ -33,55 +33,41 @@ def bias_shape(module: nn.Module) -> tuple[int, ...] | None:
 class BitFitLayer(TunerLayer):
     """y -> y + b."""
 
-    adapter_layer_names = ("bitfit_bias",)
-
-    def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
-        super().__init__(base_layer, shared)
-        self.bitfit_bias = ParametersByAdapter()
+    def __init__(self, base_layer: nn.Module, adapters: Adapters, path: str) -> None:
+        super().__init__(base_layer, adapters, path)
         self.dims = len(bias_shape(base_layer) or (1,))
+        self.has_channels_first = isinstance(base_layer, CHANNELS_FIRST)
 
-    def add_adapter(self, adapter: str, config: BitFitConfig) -> None:
-        shape = bias_shape(self.base_layer)
-        assert shape is not None  # planned
-        self.bitfit_bias[adapter] = nn.Parameter(torch.zeros(shape))
-
-    def adapt(self, adapter: str, output: Tensor) -> Tensor:
-        if adapter not in self.bitfit_bias:
-            return output
-        bias = self.bitfit_bias.here(adapter).to(output.dtype)
-        if isinstance(self.base_layer, CHANNELS_FIRST):
+    def adapt(self, part: Any, layout: Layout, output: Tensor) -> Tensor:
+        bias = part.to(output.dtype)
+        if self.has_channels_first:
             bias = bias.reshape(-1, *[1] * (output.dim() - 2))
-        changed: Tensor = output + bias
-        return changed
+        return output + cast(Tensor, bias)
 
-    def adapt_rows(self, group: Group, output: Tensor) -> Tensor:
-        biases = group.kept.get(self)
-        if biases is None:
-            stack = torch.stack([self.bitfit_bias.here(adapter) for adapter in group.adapters])
-            biases = group.kept[self] = group.gather(stack).unsqueeze(1)
-        changed: Tensor = output + biases.to(output.dtype)
-        return changed
+    def adapt_examples(self, part: Any, layout: Layout, output: Tensor) -> Tensor:
+        return output + cast(Tensor, part.unsqueeze(1).to(output.dtype))
 
-    def _adapt_groups(self, rows: Rows, output: Tensor) -> Tensor:
-        if not isinstance(self.base_layer, CHANNELS_FIRST):
-            return super()._adapt_groups(rows, output)
-        return super()._adapt_groups(rows, output.movedim(1, -1)).movedim(-1, 1)
+    def forward_batch(self, batch: Batch, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not self.has_channels_first:
+            return super().forward_batch(batch, x, *args, **kwargs)
+        output = self.base_layer(x, *args, **kwargs).movedim(1, -1)
+        return batch.change(self.path, output, self.adapt_examples, self.dims).movedim(-1, 1)
 
     @property
     def bias(self) -> Tensor:
         """With the learned one, for models that read it instead of calling the module (WavLM's
         attention, torch's TransformerEncoderLayer)."""
         bias = cast(Tensor, self.base_layer.bias)
-        adapter = self.shared.active
-        if bias is None or adapter is None or adapter not in self.bitfit_bias:
+        if bias is None:
             return bias
-        if self.shared.here.rows is not None:
+        batch, weights = self.adapters.batch, self.adapters.active
+        if batch is not None and batch.at(self.path):
             raise AdapterError(
                 "adapter_names were given, but the model reads the bias of a module instead of "
-                "calling it, once for all rows: call it for each adapter alone"
+                "calling it, once for all examples: call it for each adapter alone"
             )
-        learned: Tensor = self.bitfit_bias[adapter]
-        return bias + learned.to(bias)
+        learned = None if weights is None else weights(self.path, bias.device)
+        return bias if learned is None else bias + learned.to(bias)
 
     def merge_into_base(self, adapter: str) -> None:
         super().merge_into_base(adapter)
@@ -93,7 +79,8 @@ class BitFitLayer(TunerLayer):
 
     @torch.no_grad()
     def _add_to_base(self, adapter: str, sign: float) -> None:
-        if adapter in self.bitfit_bias:
-            bias = self.base_layer.bias  # the tuner saw to it that there is one
+        bias = getattr(self.base_layer, "bias", None)
+        learned = self.adapters.by_name[adapter](self.path)
+        if learned is not None:  # then there is a bias to take it, as the tuner saw to
             assert isinstance(bias, Tensor)
-            bias.add_(self.bitfit_bias[adapter].to(bias.dtype), alpha=sign)
+            bias.add_(learned.to(bias), alpha=sign)

@@ -33,5 +33,9 @@ class IntrinsicSAIDConfig(AdapterConfig):
             raise SettingError(
                 f"intrinsic_dim={self.intrinsic_dim!r} does not fit; expected a whole number from 2"
             )
+        if self.trainable_token_indices is not None:
+            raise SettingError(
+                "trainable_token_indices cannot be set: Intrinsic-SAID moves all embeddings"
+            )
         if self.target_modules is not None:
             raise SettingError("target_modules cannot be set: Intrinsic-SAID moves every weight")

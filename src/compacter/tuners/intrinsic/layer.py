@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
+from compacter.errors import AdapterError
 from compacter.models import is_called_plainly
-from compacter.nn import Fastfood, moved, moved_embedding, moved_linear, rms_epsilon
-from compacter.tuners.layers import SharedParameters, TunerLayer, fused_norm
+from compacter.nn import WHOLE, Fastfood, call_with, moved, moved_embedding, moved_linear
+from compacter.tuners.layers import Adapters, TunerLayer
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,21 @@ class IntrinsicLayer(TunerLayer):
 
     other_param_names = ("moves",)
 
-    def __init__(self, base_layer: nn.Module, shared: SharedParameters) -> None:
-        super().__init__(base_layer, shared)
+    def __init__(self, base_layer: nn.Module, adapters: Adapters, path: str) -> None:
+        super().__init__(base_layer, adapters, path)
         self.moves: dict[str, Moves] = {}
-        self.rms_epsilon = rms_epsilon(base_layer)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        adapter = self.shared.active
+        adapter = self.adapters.active_name
         output: Tensor
         if adapter is None or adapter not in self.moves:
             output = self.base_layer(*args, **kwargs)
+        elif torch.compiler.is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+            raise AdapterError(
+                "a model with Intrinsic-SAID cannot be traced or exported, as its weights are "
+                "made in every call: call merge_adapter() first"
+            )
         elif len(args) != 1 or kwargs or not _is_plain(self.base_layer):
             output = self._forward_any(adapter, *args, **kwargs)
         else:
@@ -63,12 +67,12 @@ class IntrinsicLayer(TunerLayer):
     def _forward_plain(self, adapter: str, x: Tensor) -> Tensor:
         """For the modules that hold nearly all weights of a model."""
         base = self.base_layer
-        theta, scale, projection = self._projection("weight", adapter)
+        projection = self._projection("weight", adapter)
         if isinstance(base, nn.Linear):
             bias = None if base.bias is None else self._moved("bias", adapter)
-            return moved_linear(x, base.weight, bias, theta, scale, projection)
+            return moved_linear(x, base.weight, bias, *projection)
         assert isinstance(base, nn.Embedding)
-        return moved_embedding(x, base.weight, theta, scale, projection, base.padding_idx)
+        return moved_embedding(x, base.weight, *projection, base.padding_idx)
 
     def _forward_any(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
         """For modules of which it is not known what they do with their weights."""
@@ -84,10 +88,7 @@ class IntrinsicLayer(TunerLayer):
 
     def _forward_moved(self, adapter: str, *args: Any, **kwargs: Any) -> Tensor:
         tensors = {name: self._moved(name, adapter) for name in self.moves[adapter].tensors}
-        base, weight = self.base_layer, tensors.get("weight")
-        output = fused_norm(base, self.rms_epsilon, weight, args, kwargs)
-        if output is None:
-            output = functional_call(base, tensors, args, kwargs, tie_weights=False)
+        output: Tensor = call_with(self.base_layer, tensors, *args, **kwargs)
         return output
 
     @property
@@ -102,7 +103,7 @@ class IntrinsicLayer(TunerLayer):
 
     def _read(self, name: str) -> Tensor:
         """T5 asks wo, in every pass, for the dtype of its weight alone."""
-        adapter = self.shared.active
+        adapter = self.adapters.active_name
         tensors = self.moves[adapter].tensors if adapter in self.moves else {}
         if adapter is None or name not in tensors or tensors[name].name.endswith(".wo.weight"):
             return cast(Tensor, getattr(self.base_layer, name))
@@ -111,15 +112,12 @@ class IntrinsicLayer(TunerLayer):
     def _moved(self, name: str, adapter: str) -> Tensor:
         return moved(self._parameter(name), *self._projection(name, adapter))
 
-    def _projection(self, name: str, adapter: str) -> tuple[Tensor, Tensor, Fastfood]:
-        """theta, lambda_j and P_j, on the device of the parameter."""
+    def _projection(self, name: str, adapter: str) -> tuple[Tensor, Fastfood]:
+        """lambda_j theta, on the device of the parameter, and P_j."""
         moves, parameter = self.moves[adapter], self._parameter(name)
-        theta, lambdas = self.shared.get("theta", adapter), self.shared.get("lambda", adapter)
-        assert theta is not None
-        assert lambdas is not None
-        scale = lambdas[moves.tensors[name].index]
-        device = parameter.device
-        return theta.to(device), scale.to(device), moves.projections[name]
+        whole = self.adapters.by_name[adapter](WHOLE, parameter.device)
+        scale = whole["lambda"][moves.tensors[name].index]
+        return scale * whole["theta"], moves.projections[name]
 
     @property
     def kept_bytes(self) -> int:
@@ -142,8 +140,9 @@ class IntrinsicLayer(TunerLayer):
         for name, tensor in self.moves[adapter].tensors.items():
             if tensor.owner:
                 parameter = self._parameter(name)
-                theta, scale, fastfood = self._projection(name, adapter)
-                parameter.copy_(fastfood.add(parameter, fastfood.mix(sign * scale * theta)))
+                scaled_theta, fastfood = self._projection(name, adapter)
+                move = fastfood.project(sign * scaled_theta, parameter.dtype)
+                parameter.add_(move.view(parameter.shape))
 
     def _parameter(self, name: str) -> Tensor:
         return cast(Tensor, attrgetter(name)(self.base_layer))  # a name can be a path

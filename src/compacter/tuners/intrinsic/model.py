@@ -4,28 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import nn
 
 from compacter.errors import ArchitectureError, SettingError
-from compacter.models import READ_DIRECTLY, base_modules
+from compacter.models import (
+    READ_DIRECTLY,
+    base_modules,
+    check_not_quantised,
+    outer_modules,
+    target_at,
+)
 from compacter.nn import Fastfood
 from compacter.tuners.intrinsic.config import IntrinsicSAIDConfig
 from compacter.tuners.intrinsic.layer import IntrinsicLayer, MovedTensor, Moves
-from compacter.tuners.tuner import Plan, Tuner, saved_whole_paths
+from compacter.tuners.plan import Plan, saved_whole_paths
+from compacter.tuners.tuner import Tuner
 
 
 class IntrinsicSAIDModel(Tuner):
     """One theta and one lambda per weight tensor move the whole model."""
 
     prefix = "intrinsic_said_"
-    shared_kinds = ("theta", "lambda")
     one_adapter_only = (
-        "Intrinsic-SAID moves every weight of the model, so rows of different adapters have no "
+        "Intrinsic-SAID moves every weight of the model, so examples of different adapters have no "
         "computation in common; set one adapter for the whole batch with set_adapter()"
     )
 
     def plan(self, model: nn.Module, config: IntrinsicSAIDConfig) -> Plan:
+        check_not_quantised(
+            model,
+            "Intrinsic-SAID moves every weight and needs a model that is not quantised; adapters "
+            "and BitFit fit this one",
+        )
         tensors = moved_tensors(model, config)
         count = len({tensor.name for moved in tensors.values() for tensor in moved.values()})
         if config.intrinsic_dim <= count:
@@ -33,33 +43,27 @@ class IntrinsicSAIDModel(Tuner):
                 f"intrinsic_dim={config.intrinsic_dim} is too small: {count} of it are lambdas, "
                 f"one for each weight tensor of this model, so it must be at least {count + 1}"
             )
-        self._tensors = tensors
-        return Plan(
-            layers=dict.fromkeys(tensors, IntrinsicLayer),
-            shared={"theta": (config.intrinsic_dim - count,), "lambda": (count,)},
-        )
+        plan = Plan(layers=dict.fromkeys(tensors, IntrinsicLayer))
+        plan.whole = {"theta": ((config.intrinsic_dim - count,), 0.0), "lambda": ((count,), 1.0)}
+        return plan
 
-    def shared_parameters(self, config: IntrinsicSAIDConfig, plan: Plan) -> dict[str, nn.Parameter]:
-        return {
-            "theta": nn.Parameter(torch.zeros(plan.shared["theta"])),
-            "lambda": nn.Parameter(torch.ones(plan.shared["lambda"])),
-        }
-
-    def inject_adapter(
-        self, model: nn.Module, adapter_name: str, *args: object, **kwargs: object
-    ) -> None:
-        super().inject_adapter(model, adapter_name, *args, **kwargs)
-        seed = self.peft_config[adapter_name].projection_seed
-        (dim,) = self._plan.shared["theta"]
-        known: dict[str, Fastfood] = {}
-        for path, tensors in self._tensors.items():
-            layer = model.get_submodule(path)
-            assert isinstance(layer, IntrinsicLayer)
-            for name, tensor in tensors.items():
-                size = layer.base_layer.get_parameter(name).numel()
-                known.setdefault(tensor.name, Fastfood(dim, size, seed, tensor.name))
-            projections = {name: known[tensor.name] for name, tensor in tensors.items()}
-            layer.moves[adapter_name] = Moves(tensors, projections)
+    def wrap_all(self, plan: Plan) -> None:
+        super().wrap_all(plan)
+        outer = outer_modules(self.model)
+        for adapter, weights in self.adapters.by_name.items():
+            config, known = self.peft_config[adapter], dict[str, Fastfood]()
+            (dim,) = weights.layout.shapes["theta"]
+            for path, tensors in moved_tensors(self.model, config).items():
+                layer = outer[path]
+                assert isinstance(layer, IntrinsicLayer)
+                if adapter in layer.moves:
+                    continue
+                for name, tensor in tensors.items():
+                    size = layer.base_layer.get_parameter(name).numel()
+                    fastfood = Fastfood(dim, size, config.projection_seed, tensor.name)
+                    known.setdefault(tensor.name, fastfood)
+                projections = {name: known[tensor.name] for name, tensor in tensors.items()}
+                layer.moves[adapter] = Moves(tensors, projections)
 
     def check_mergeable(self, adapter: str) -> None:
         """A sum of weights can always be merged."""
@@ -72,10 +76,10 @@ def moved_tensors(
 
     A tied tensor is one tensor, named after its first place. Lambdas are in the order of names,
     so that the order in which a model registers its modules is of no account."""
-    elsewhere = saved_whole_paths(model, config)
+    elsewhere = saved_whole_paths(model, config.modules_to_save)
     places: dict[int, list[tuple[str, str]]] = {}
     for path, name, parameter in _weights(model):
-        if path not in elsewhere:
+        if path not in elsewhere and config.includes(path, target_at(path).index):
             places.setdefault(id(parameter), []).append((path, name))
     names = {key: ".".join(found[0]) for key, found in places.items()}
     order = {name: index for index, name in enumerate(sorted(names.values()))}
@@ -97,16 +101,11 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
         if is_opaque:
             opaque.append(path)
         for name, parameter in module.named_parameters(recurse=is_opaque):
-            _check_movable(path, name, module, parameter)
+            _check_movable(path, name, module)
             yield path, name, parameter
 
 
-def _check_movable(path: str, name: str, module: nn.Module, parameter: nn.Parameter) -> None:
-    if not parameter.is_floating_point():
-        raise ArchitectureError(
-            f"{path}.{name} is stored as {parameter.dtype}; Intrinsic-SAID moves every weight and "
-            "needs a model that is not quantised"
-        )
+def _check_movable(path: str, name: str, module: nn.Module) -> None:
     if not path or isinstance(module, (nn.ParameterList, nn.ParameterDict)):
         where = f"a {type(module).__name__} at {path!r}" if path else "the model itself"
         raise ArchitectureError(
