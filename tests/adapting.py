@@ -79,6 +79,24 @@ def scramble(model: nn.Module, std: float = 0.3) -> None:
                 parameter += (std * noise).to(parameter.dtype)
 
 
+def places_of(model: PeftModel, adapter: str = "default") -> dict[str, list[str]]:
+    """Name of a tensor -> the paths that its first dimension stands for, as the configuration has
+    them."""
+    places = model.peft_config[adapter].places
+    return {name: stack["paths"] for stack in places for name in stack["tensors"]}
+
+
+def adapted_paths(model: PeftModel) -> list[str]:
+    """Of the modules that have bottlenecks, in their order."""
+    stacks = model.peft_config["default"].places
+    return [
+        path
+        for stack in stacks
+        if any(name.startswith("down_") for name in stack["tensors"])
+        for path in stack["paths"]
+    ]
+
+
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
     """A copy of all parameters, by name."""
     return {name: p.detach().clone() for name, p in model.named_parameters()}

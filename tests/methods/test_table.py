@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from commands import Command
 from compacter.errors import CompacterError, MethodError
 from compacter.methods import METHODS, find_method
-from compacter.methods.table import _method
+from compacter.methods.attach import CONFIG_CLASSES
+from compacter.methods.table import DEFAULTS, FAMILIES, NOT_SETTINGS, Family, _method
 from compacter.paper import tables
 from compacter.training.defaults import learning_rate
 
@@ -43,7 +45,7 @@ def test_a_method_of_one_s_own_as_the_docs_add_it(
     added = eval(
         re.findall(r"```python\n(_method.*?)```", page, re.DOTALL)[0], {"_method": _method}
     )
-    for reader in ("compacter.cli.methods", "compacter.training.defaults"):
+    for reader in ("compacter_cli.methods", "compacter.training.defaults"):
         monkeypatch.setattr(f"{reader}.METHODS", {**METHODS, added.name: added})
     assert added.name in command("methods").out
     for benchmark, size in (("glue", "t5-small"), ("superglue", "t5-base")):
@@ -89,3 +91,15 @@ def test_the_table_cannot_be_changed() -> None:
         METHODS["adapter"].settings["projection"] = "phm"  # type: ignore[index]
     with pytest.raises(AttributeError):
         METHODS["adapter"].name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("family", DEFAULTS)
+def test_the_defaults_are_those_of_the_configurations(family: Family) -> None:
+    """Of n and bottleneck the table has none; the one of intrinsic_dim is the method's."""
+    config = CONFIG_CLASSES[family]()
+    assert FAMILIES[config.peft_type] == family
+    known = {field.name for field in dataclasses.fields(config)} - NOT_SETTINGS
+    defaults = {
+        name: getattr(config, name) for name in known - {"n", "bottleneck", "intrinsic_dim"}
+    }
+    assert {n: v for n, v in defaults.items() if v is not None} == DEFAULTS[family]

@@ -16,16 +16,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from compacter.bench import SavedTensors
-from compacter.nn import rms_epsilon, rms_norm, short
+from compacter.nn import rms_epsilon, rms_norm
 
 EPS = 1e-2
-
-
-@pytest.fixture(params=["short", "long"])
-def size(request, monkeypatch):
-    """Of short and of long texts, between which the way of computing differs."""
-    if request.param == "long":
-        monkeypatch.setattr(short, "FEW", 0)
 
 
 def formula(x, weight):
@@ -37,7 +30,7 @@ def numbers(*shape, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 8), (1, 8), (8,), (0, 4, 8)])
-def test_values_and_gradients(size, shape):
+def test_values_and_gradients(shape):
     x, weight, arriving = numbers(*shape), numbers(8), torch.randn(shape, dtype=torch.float64)
     found, expected = rms_norm(x, weight, EPS), formula(x, weight)
     torch.testing.assert_close(found, expected)
@@ -48,14 +41,14 @@ def test_values_and_gradients(size, shape):
 
 
 @pytest.mark.parametrize("trained", [(True, False), (False, True), (True, True)])
-def test_gradients_of_gradients(size, trained):
+def test_gradients_of_gradients(trained):
     both = numbers(2, 2, 6), numbers(6)
     given = [t.requires_grad_(flag) for t, flag in zip(both, trained, strict=True)]
     assert torch.autograd.gradcheck(lambda x, w: rms_norm(x, w, EPS), given)
     assert torch.autograd.gradgradcheck(lambda x, w: rms_norm(x, w, EPS), given)
 
 
-def test_rows_that_do_not_lie_side_by_side(size):
+def test_rows_that_do_not_lie_side_by_side():
     x, weight = numbers(8, 5, 3), numbers(8)
     turned, arriving = (
         x.permute(2, 1, 0),
@@ -69,12 +62,7 @@ def test_rows_that_do_not_lie_side_by_side(size):
     )
 
 
-def test_a_weight_for_each_row():
-    x, weight = numbers(3, 5, 8), numbers(3, 1, 8)
-    torch.testing.assert_close(rms_norm(x, weight, EPS), formula(x, weight))
-
-
-def test_without_gradients_and_under_transforms(size):
+def test_without_gradients_and_under_transforms():
     x, weight = numbers(2, 4, 8), numbers(8)
     expected = formula(x, weight)
     with torch.no_grad():
@@ -86,7 +74,7 @@ def test_without_gradients_and_under_transforms(size):
     )
 
 
-def test_in_forward_mode_and_with_many_gradients_at_once(size):
+def test_in_forward_mode_and_with_many_gradients_at_once():
     x, weight = numbers(2, 4, 8), numbers(8)
     tangent = torch.randn_like(x)
     with forward_ad.dual_level():
@@ -102,7 +90,7 @@ def test_in_forward_mode_and_with_many_gradients_at_once(size):
     )
 
 
-def test_a_backward_pass_under_autocast_is_not_rounded(size):
+def test_a_backward_pass_under_autocast_is_not_rounded():
     x, weight = numbers(4, 16, 32, dtype=torch.float32), numbers(32, dtype=torch.float32)
     arriving = torch.randn(4, 16, 32)
     expected = torch.autograd.grad(formula(x, weight), [x, weight], arriving)
@@ -113,7 +101,7 @@ def test_a_backward_pass_under_autocast_is_not_rounded(size):
     torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_output_may_be_changed_in_place(size):
+def test_the_output_may_be_changed_in_place():
     """As the jitter of mixtures of experts does."""
     x, weight = numbers(3, 5, 8), numbers(8)
     found = rms_norm(x, weight, EPS)
@@ -131,7 +119,7 @@ def save_some(context, operation, *args, **kwargs):
     return CheckpointPolicy.MUST_SAVE if is_some else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def test_selective_checkpointing_may_save_what_the_norm_is_made_of(size):
+def test_selective_checkpointing_may_save_what_the_norm_is_made_of():
     x, weight = numbers(2, 4, 8), numbers(8)
     found = checkpoint(
         lambda x: rms_norm(x, weight, EPS),
@@ -145,31 +133,17 @@ def test_selective_checkpointing_may_save_what_the_norm_is_made_of(size):
     )
 
 
-def test_the_input_and_a_number_for_each_row_are_kept():
-    """Of a text that is not short."""
-    norm = nn.Module()
-    norm.weight = nn.Parameter(torch.ones(8))
-    length = short.FEW // 8
-    x = torch.randn(3, length, 8, requires_grad=True)
-    with SavedTensors(norm) as saved:
-        output = rms_norm(x * 1, norm.weight, EPS)
-    assert saved.bytes() == 4 * 3 * length * (8 + 1)
-    assert output.requires_grad
-
-
-def test_of_short_texts_the_batch_decides_nothing():
-    """What is kept grows evenly with it."""
-    norm = nn.Module()
-    norm.weight = nn.Parameter(torch.ones(64))
-    found = []
-    for batch in (1, 16, 256):
+@pytest.mark.parametrize("length", [4, 512])
+def test_the_input_and_a_number_per_token_are_kept(length):
+    """So what is kept grows evenly with the batch."""
+    for batch in (1, 16, 64):
+        norm = nn.Module()
+        norm.weight = nn.Parameter(torch.ones(8))
+        x = torch.randn(batch, length, 8, requires_grad=True)
         with SavedTensors(norm) as saved:
-            x = torch.randn(batch, 4, 64, requires_grad=True)
             output = rms_norm(x * 1, norm.weight, EPS)
-        found.append(saved.bytes() / batch)
-        del output  # up to here, with all that is saved for it
-    assert found[0] > 0
-    assert len(set(found)) == 1
+        assert saved.bytes() == 4 * batch * length * (8 + 1)
+        assert output.requires_grad
 
 
 @pytest.mark.parametrize(
@@ -207,7 +181,6 @@ class Twice(T5LayerNorm):
         nn.RMSNorm(16, EPS, elementwise_affine=False),
         nn.Linear(16, 16, bias=False),
         nn.Sequential(T5LayerNorm(16)),
-        T5LayerNorm(0),
         Shifted(16),
         OtherEpsilon(16),
         Twice(16),

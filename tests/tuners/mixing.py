@@ -1,4 +1,4 @@
-"""Models with several adapters, and their batches row by row."""
+"""Models with several adapters, and their batches example by example."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def alone(model, name, run):
     return run()
 
 
-def row(inputs, index):
+def example(inputs, index):
     return {key: value[index : index + 1] for key, value in inputs.items()}
 
 
-def check_rows(model, names, inputs, tolerance=1e-5):
+def check_examples(model, names, inputs, tolerance=1e-5):
     found = logits(model, **inputs, adapter_names=names)
     active = model.active_adapter
     for index, name in enumerate(names):
-        one = row(inputs, index)
+        one = example(inputs, index)
         expected = alone(model, name, lambda one=one: logits(model, **one))
         scale = max(1.0, expected.abs().max().item())
         difference = (found[index : index + 1] - expected).abs().max() / scale

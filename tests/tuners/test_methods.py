@@ -12,6 +12,7 @@ import compacter
 from adapting import (
     ADAPTED_METHODS,
     ADAPTER_METHODS,
+    adapted_paths,
     attach_tiny,
     changed,
     inputs_of,
@@ -21,7 +22,6 @@ from adapting import (
     scramble,
     train,
 )
-from compacter.tuners.bottleneck.layer import BottleneckLayer
 from tiny_models import HIDDEN, TINY
 
 FAMILIES = ("t5", "bert", "llama", "gpt2")
@@ -45,10 +45,10 @@ def test_without_up_projection_nothing_changes(family, method):
     for trains_norms in (False, True):
         model = attach_tiny(family, method, train_layer_norms=trains_norms)
         with torch.no_grad():
-            for module in model.modules():
-                if isinstance(module, BottleneckLayer):
-                    for parameter in module.compacter_up.parameters():
-                        parameter.zero_()
+            ups = [p for n, p in model.named_parameters() if ".default.up_" in n]
+            assert ups
+            for parameter in ups:
+                parameter.zero_()
         found = logits(model, **inputs)
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-6 if trains_norms else 0.0)
 
@@ -56,35 +56,40 @@ def test_without_up_projection_nothing_changes(family, method):
 @pytest.mark.parametrize(
     ("method", "parameter", "std"),
     [
-        ("adapter", "compacter_down.default.W", 0.01),
-        ("adapter", "compacter_up.default.W", 0.01),
-        ("pfeiffer-adapter", "compacter_down.default.W", 0.01),
-        ("adapter-drop", "compacter_up.default.W", 0.01),
-        ("adapter-lowrank", "compacter_down.default.s", math.sqrt(2 * 2 / (HIDDEN + 1))),
-        ("adapter-lowrank", "compacter_down.default.t", math.sqrt(2 * 2 / (16 + 1))),
-        ("phm-adapter", "compacter_down.default.A", 0.01),
-        ("phm-adapter", "compacter_down.default.B", math.sqrt(2 * 2 / (HIDDEN / 4 + 4))),
-        ("compacter", "shared_parameters.compacter_A.default", 1e-4),
-        ("compacter", "compacter_down.default.s", math.sqrt(2 * 2 / (HIDDEN / 4 + 1))),
-        ("compacter++", "compacter_up.default.t", math.sqrt(2 * 2 / (HIDDEN / 4 + 1))),
+        ("adapter", "down_W", 0.01),
+        ("adapter", "up_W", 0.01),
+        ("pfeiffer-adapter", "down_W", 0.01),
+        ("adapter-drop", "up_W", 0.01),
+        ("adapter-lowrank", "down_s", math.sqrt(2 * 2 / (HIDDEN + 1))),
+        ("adapter-lowrank", "down_t", math.sqrt(2 * 2 / (16 + 1))),
+        ("phm-adapter", "down_A", 0.01),
+        ("phm-adapter", "down_B", math.sqrt(2 * 2 / (HIDDEN / 4 + 4))),
+        ("compacter", "A", 1e-4),
+        ("compacter", "down_s", math.sqrt(2 * 2 / (HIDDEN / 4 + 1))),
+        ("compacter++", "up_t", math.sqrt(2 * 2 / (HIDDEN / 4 + 1))),
     ],
 )
 def test_initial_standard_deviations(method, parameter, std):
     """Glorot-uniform with gain sqrt(2) has variance 2 * 2 / (rows + columns)."""
     settings = {"n": 4} if method == "phm-adapter" else {}
     models = [attach_tiny("t5", method, bottleneck=16, **settings)]
-    for seed in range(30 if "_A" in parameter else 3):
+    for seed in range(30 if parameter.endswith("A") else 3):
         torch.manual_seed(seed)
         base = TINY["t5"]()
         torch.manual_seed(seed + 2)
         drop = {"drop_layers": 1} if method == "adapter-drop" else {}
         models.append(compacter.attach(base, method, bottleneck=16, **settings, **drop))
     values = torch.cat(
-        [p.flatten() for m in models for n, p in m.named_parameters() if n.endswith(parameter)]
+        [
+            p.flatten()
+            for m in models
+            for n, p in m.named_parameters()
+            if n.endswith(f".{parameter}")
+        ]
     )
     assert values.std().item() == pytest.approx(std, rel=0.1)
     biases = [
-        p for m in models for n, p in m.named_parameters() if "compacter_" in n and "bias" in n
+        p for m in models for n, p in m.named_parameters() if n.endswith(("n_bias", "p_bias"))
     ]
     assert biases
     assert not any(bias.any() for bias in biases)
@@ -95,11 +100,10 @@ def declared(method: str, name: str) -> bool:
     if method.startswith("prompt"):
         return "prompt_encoder" in name
     if method == "bitfit":
-        return ".bitfit_bias." in name
+        return ".bitfit_weights." in name
     if method == "intrinsic-said":
-        return "shared_parameters.intrinsic_said_" in name
-    parts = (".compacter_down.", ".compacter_up.", ".compacter_norm.", ".compacter_A.")
-    return any(part in name for part in parts)
+        return ".intrinsic_said_weights." in name
+    return ".compacter_weights." in name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -169,23 +173,20 @@ def test_settings_that_the_paper_leaves_to_the_future(method):
     model = attach_tiny("t5", method, **settings)
     names = [name for name, p in model.named_parameters() if p.requires_grad]
     assert names
-    assert not any("bias" in name or "norm" in name or "block.0" in name for name in names)
+    assert not any("bias" in name or "norm" in name for name in names)
+    paths = adapted_paths(model)
+    assert paths
+    assert not any("block.0" in path for path in paths)
     before = parameters_of(model)
     train(model, inputs_of("t5"))
     assert changed(before, model) == set(names)
     if "rank" in settings:
-        assert next(p for n, p in model.named_parameters() if n.endswith(".s")).shape[-1] == 3
+        assert next(p for n, p in model.named_parameters() if n.endswith(".down_s")).shape[-1] == 3
 
 
 def test_positions_and_layers_of_the_methods():
     def adapted(method, **settings):
-        model = attach_tiny("t5", method, **settings)
-        prefix = "base_model.model."
-        return [
-            name.removeprefix(prefix)
-            for name, module in model.named_modules()
-            if isinstance(module, BottleneckLayer)
-        ]
+        return adapted_paths(attach_tiny("t5", method, **settings))
 
     both = [
         "encoder.block.0.layer.0.SelfAttention.o",
@@ -205,7 +206,7 @@ def test_positions_and_layers_of_the_methods():
 
 def test_shared_slow_weights_are_one_parameter_for_all_layers():
     model = attach_tiny("t5", "compacter")
-    slow = [p for n, p in model.named_parameters() if "compacter_A" in n]
+    slow = [p for n, p in model.named_parameters() if n.endswith(".A")]
     assert [tuple(p.shape) for p in slow] == [(4, 4, 4)]
     model(**inputs_of("t5")).loss.backward()
     assert slow[0].grad.abs().sum() > 0

@@ -20,7 +20,7 @@ PREFIX = {"compacter": "compacter_", "adapter": "compacter_", "bitfit": "bitfit_
 @pytest.mark.parametrize("family", ["t5", "gpt2", "bart"])
 def test_output_layer_and_embeddings_move_together(family, method, tmp_path):
     model, inputs = attach_tiny(family, method, tune_output_layer=True), inputs_of(family)
-    name = f"base_model.model.shared_parameters.{PREFIX[method]}output_weight.default"
+    name = f"base_model.model.adapters.{PREFIX[method]}weights.default.output_weight"
     tuned = model.get_parameter(name)
     assert tuned.shape == (VOCAB, HIDDEN)
     before = parameters_of(model)

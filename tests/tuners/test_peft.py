@@ -126,7 +126,7 @@ def test_slow_weights_stay_one_parameter(tmp_path):
     """After loading, a second adapter, deleting, deepcopy, pickling and moving."""
 
     def check(model):
-        slow = [n for n, _ in model.named_parameters() if "compacter_A" in n]
+        slow = [n for n, _ in model.named_parameters() if n.endswith(".A")]
         assert len(slow) == len(model.peft_config)
         parameter = model.get_parameter(slow[0])
         with torch.no_grad():
@@ -146,7 +146,7 @@ def test_slow_weights_stay_one_parameter(tmp_path):
     clone = copy.deepcopy(model)
     check(clone)
     with torch.no_grad():
-        clone.get_parameter("base_model.model.shared_parameters.compacter_A.default").zero_()
+        clone.get_parameter("base_model.model.adapters.compacter_weights.default.A").zero_()
     assert not torch.equal(logits(clone, **inputs), logits(model, **inputs))
     buffer = io.BytesIO()
     torch.save(model, buffer)
@@ -259,18 +259,20 @@ def test_any_module_with_a_known_width_can_be_adapted():
 
 
 def test_attributes_of_a_wrapped_module_reach_the_right_one():
-    model = scrambled(CONFIGS["compacter"]).get_base_model()
+    adapted = scrambled(CONFIGS["compacter"])
+    model = adapted.get_base_model()
     norm = model.encoder.final_layer_norm
     assert norm.variance_epsilon == TINY["t5"]().encoder.final_layer_norm.variance_epsilon
-    assert norm.weight is norm.compacter_norm["default"].weight
+    (trained,) = (p for n, p in model.named_parameters() if n.endswith(".layernorm_weight"))
+    assert any(torch.equal(norm.weight, row) for row in trained)
+    assert not torch.equal(norm.weight, norm.base_layer.weight)
     wo = model.encoder.block[0].layer[1].DenseReluDense.wo
     assert wo.weight is wo.base_layer.weight
     assert (wo.in_features, wo.out_features) == (48, 32)
     with pytest.raises(AttributeError, match="no_such_thing"):
         _ = wo.no_such_thing
-    norm.enable_adapters(False)
-    model.shared_parameters.enable_adapters(False)
-    assert norm.weight is norm.base_layer.weight
+    with adapted.disable_adapter():
+        assert norm.weight is norm.base_layer.weight
 
 
 def test_disabling_leaves_flags_as_they_were(config, tmp_path):

@@ -69,7 +69,7 @@ def test_what_is_read_is_trained_and_merging_is_exact(make, config):
         if parameter.requires_grad:
             assert parameter.grad is not None, name
             assert parameter.grad.any(), name
-    lambdas = [p for n, p in model.named_parameters() if "intrinsic_said_lambda" in n]
+    lambdas = [p for n, p in model.named_parameters() if n.endswith(".lambda")]
     expected = logits(model, **inputs)
     merged = model.merge_and_unload()
     torch.testing.assert_close(logits(merged, **inputs), expected, rtol=1e-4, atol=1e-4)

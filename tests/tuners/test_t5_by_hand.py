@@ -1,8 +1,10 @@
-"""A T5 with Compacter, written out by hand from the tensors of two files."""
+"""A T5 with Compacter, written out by hand from the tensors of two files and a list of places."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,33 +14,36 @@ from torch import Tensor
 from adapting import attach_tiny, inputs_of, logits, save, scramble
 from tiny_models import HEADS, HIDDEN, LAYERS, TINY
 
-PREFIX = "base_model.model."
+PREFIX = "base_model.model.adapters.compacter_weights."
 
 
 class T5ByHand:
     """Encoder and decoder as in the T5 paper; after self-attention and feed-forward the adapter
     A(y) = y + U(gelu(D(y))) with W = sum_i A_i (x) s_i t_i, and the adapter's own layer norms."""
 
-    def __init__(self, base: dict[str, Tensor], adapter: dict[str, Tensor]) -> None:
+    def __init__(self, base: dict[str, Tensor], folder: Path) -> None:
         self.base = base
-        self.adapter = {name.removeprefix(PREFIX): tensor for name, tensor in adapter.items()}
+        stored = load_file(folder / "adapter_model.safetensors")
+        self.adapter = {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
+        places = json.loads((folder / "adapter_config.json").read_text())["places"]
+        self.index = {path: i for stack in places for i, path in enumerate(stack["paths"])}
 
     def norm(self, x: Tensor, name: str) -> Tensor:
-        weight = self.adapter[f"{name}.compacter_norm.weight"]
+        weight = self.adapter["layernorm_weight"][self.index[name]]
         return weight * x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 
-    def projection(self, x: Tensor, name: str) -> Tensor:
-        A = self.adapter["shared_parameters.compacter_A"]
-        s, t = self.adapter[f"{name}.s"], self.adapter[f"{name}.t"]
+    def projection(self, x: Tensor, way: str, name: str) -> Tensor:
+        A, place = self.adapter["A"], self.index[name]
+        s, t = self.adapter[f"{way}_s"][place], self.adapter[f"{way}_t"][place]
         W = sum(torch.kron(A[i], s[i] @ t[i]) for i in range(len(A)))
-        return x @ W + self.adapter[f"{name}.bias"]
+        return x @ W + self.adapter[f"{way}_bias"][place]
 
     def adapt(self, y: Tensor, name: str) -> Tensor:
-        if f"{name}.compacter_down.s" not in self.adapter:
+        if name not in self.index:
             return y
-        z = self.projection(y, f"{name}.compacter_down")
+        z = self.projection(y, "down", name)
         z = 0.5 * z * (1 + torch.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
-        return y + self.projection(z, f"{name}.compacter_up")
+        return y + self.projection(z, "up", name)
 
     def linear(self, x: Tensor, name: str) -> Tensor:
         return x @ self.base[f"{name}.weight"].T
@@ -101,9 +106,8 @@ def test_forward_equals_the_formulas(method, rank, tmp_path):
     model = attach_tiny("t5", method, rank=rank, bottleneck=8)
     scramble(model)
     save(model, tmp_path)
-    adapter = load_file(tmp_path / "adapter_model.safetensors")
     inputs = inputs_of("t5")
-    by_hand = T5ByHand(TINY["t5"]().state_dict(), adapter)
+    by_hand = T5ByHand(TINY["t5"]().state_dict(), tmp_path)
     expected = by_hand(inputs["input_ids"], inputs["labels"])
     found = logits(model, **inputs)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
