@@ -53,7 +53,7 @@ def main() -> int:
         for command, limit in LIMITS.items():
             started = time.perf_counter()
             subprocess.run(
-                [sys.executable, "-m", "compacter.cli", command, folder],
+                [sys.executable, "-m", "compacter_cli", command, folder],
                 stdout=subprocess.DEVNULL,
                 check=True,
             )

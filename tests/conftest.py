@@ -22,7 +22,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     monkeypatch.setenv("COLUMNS", "120")
 
     def run(*arguments: str) -> Answer:
-        from compacter.cli import main
+        from compacter_cli import main
 
         monkeypatch.setattr(sys, "argv", ["compacter", *arguments])
         capfd.readouterr()

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import Any
 
 from compacter.errors import ExtraError
+
+_TALKATIVE = ("bitsandbytes", "torchao", "torch.utils._pytree")
+
+
+def silence_extras() -> None:
+    """PEFT imports torchao and bitsandbytes where they are installed, and they tell of kernels for
+    other machines; bitsandbytes also warns at every layer of every step."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def require(module: str, extra: str, purpose: str) -> Any:

@@ -44,7 +44,7 @@ def real_command(*arguments: str) -> Answer:
 def test_answers_without_importing_torch(arguments: list[str], expected: str) -> None:
     code = f"""
 import sys
-from compacter.cli import main
+from compacter_cli import main
 sys.argv = ["compacter", *{arguments}]
 try:
     main()

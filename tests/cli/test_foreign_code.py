@@ -115,14 +115,14 @@ def write_run(weights: Path, **values: Any) -> None:
 def test_the_base_model_of_an_adapter(make: Any, name: str, refuse: Any) -> None:
     write_run(Path("adapter"), model="base")
     write_json(Path("adapter", "adapter_config.json"), {"peft_type": "BITFIT"})
-    texts = ["a text"] if name == "predict" else []
+    texts = ['{"sentence1": "a", "sentence2": "b"}'] if name == "predict" else []
     refuse(make, name, "--adapter", "adapter", *texts)
 
 
 @pytest.mark.parametrize("make", [own_type, own_part])
 def test_a_model_that_was_trained_whole(make: Any, refuse: Any) -> None:
     write_run(Path("base"), model=save_model("bert", Path("bert")), method="full")
-    refuse(make, "predict", "--adapter", "base", "a text")
+    refuse(make, "predict", "--adapter", "base", '{"sentence1": "a", "sentence2": "b"}')
 
 
 def test_code_that_is_not_needed_does_not_matter(command: Command) -> None:

@@ -88,7 +88,7 @@ def test_lines_end_at_line_feeds_alone(run, tmp_path):
     content = "\r\n\n".join(texts[:3]) + "\n \n" + "\n".join(texts[3:])
     file = tmp_path / "lines.txt"
     file.write_bytes(content.encode())
-    base = [sys.executable, "-m", "compacter.cli", "predict", "--adapter", run]
+    base = [sys.executable, "-m", "compacter_cli", "predict", "--adapter", run]
     for arguments, given in (
         (["--file", str(file)], b""),
         ([], content.encode()),

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("in_empty_folder")
 def test_answers_without_importing_torch(arguments: list[str]) -> None:
     code = f"""
 import sys
-from compacter.cli import main
+from compacter_cli import main
 sys.argv = ["compacter", *{arguments}]
 try:
     main()

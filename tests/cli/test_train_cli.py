@@ -14,12 +14,13 @@ import yaml
 import compacter
 from tiny_tasks import recipe_values
 
-COMMAND = [sys.executable, "-m", "compacter.cli"]
+COMMAND = [sys.executable, "-m", "compacter_cli"]
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> dict[str, Any]:
-    return recipe_values("t5", tmp_path_factory.mktemp("base"), method="compacter", bottleneck=16)
+    settings = {"method": "compacter", "bottleneck": 16, "seed": 1}
+    return recipe_values("t5", tmp_path_factory.mktemp("base"), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +165,6 @@ BAD_WITH_DATA: dict[str, tuple[dict[str, Any], str]] = {
     "missing label": ({"label_column": "class"}, "class"),
     "same column": ({"text_columns": ["text", "text"]}, "twice"),
     "text is label": ({"text_columns": ["label"]}, "both as a text column and as the label"),
-    "no bitsandbytes": ({"quantize": "8bit"}, "needs bitsandbytes"),
     "full and quantised": (
         {"method": "full", "bottleneck": None, "quantize": "8bit"},
         "quantize='8bit' freezes the base model, and the method is 'full'",
@@ -195,6 +195,19 @@ def test_bad_input_with_good_data(case, base, command, tmp_path):
     code, _, err = command("train", *flags({**base, **settings}))
     assert code == 2
     assert message in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.usefixtures("in_empty_folder")
+def test_quantising_without_its_library(base, command, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    code, _, err = command("train", *flags({**base, "quantize": "8bit"}))
+    assert code == 2
+    assert err.splitlines()[-1].endswith(
+        "quantize='8bit' needs bitsandbytes, part of the extra 'quantised': "
+        "pip install 'compacter-peft[quantised]'"
+    )
     assert "Traceback" not in err
     assert not (tmp_path / "runs").exists()
 

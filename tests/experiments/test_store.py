@@ -216,7 +216,7 @@ def test_a_damaged_plan(store):
 
 
 def test_reading_a_sweep_imports_no_torch(store):
-    code = "import sys; from compacter.experiments.store import Store\n"
+    code = "import sys, compacter_cli; from compacter.experiments.store import Store\n"
     code += "Store.open(sys.argv[1]).runs(); print('torch' in sys.modules)"
     found = subprocess.run(
         [sys.executable, "-c", code, str(store.folder)], capture_output=True, text=True, check=True

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import yaml
 
-from compacter.cli.sweep import _picture
 from compacter.experiments.first_steps import timed
 from compacter.experiments.grid import Grid
 from compacter.experiments.overview import Overview
 from compacter.experiments.pace import Pace, clock
 from compacter.experiments.plan import given, make_plan
 from compacter.experiments.store import Run, Store
+from compacter_cli.sweep import _picture
 from sweeping import results, small_grid
 
-COMMAND = [sys.executable, "-m", "compacter.cli"]
+COMMAND = [sys.executable, "-m", "compacter_cli"]
 
 
 @pytest.fixture(scope="module")

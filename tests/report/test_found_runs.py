@@ -101,7 +101,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
 def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     code = """
 import sys
-from compacter.cli import main
+from compacter_cli import main
 try:
     main()
 finally:

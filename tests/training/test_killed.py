@@ -16,7 +16,7 @@ import yaml
 
 from tiny_tasks import recipe_values
 
-COMMAND = [sys.executable, "-m", "compacter.cli", "train"]
+COMMAND = [sys.executable, "-m", "compacter_cli", "train"]
 
 
 def start(recipe: Path, output: Path, *flags: str) -> subprocess.Popen[bytes]:
@@ -82,7 +82,7 @@ def test_two_processes_do_what_one_does(recipe, tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     flags = [*shared, "--batch-size", "16", "--output", str(tmp_path / "both")]
     process = subprocess.Popen(
-        [*torchrun, "--nproc-per-node", "2", "-m", "compacter.cli", "train", str(recipe), *flags],
+        [*torchrun, "--nproc-per-node", "2", "-m", "compacter_cli", "train", str(recipe), *flags],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -71,7 +71,7 @@ def interrupted(values, folder: Path) -> None:
 
 def start(command: str, *flags: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "compacter.cli", command, *flags],
+        [sys.executable, "-m", "compacter_cli", command, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

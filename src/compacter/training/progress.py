@@ -11,6 +11,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
+from compacter.extras import silence_extras
+
 
 class Lines(TrainerCallback, ABC):
     """Tells in lines how a run goes: of the processes of a run, the first."""
@@ -120,6 +122,7 @@ def announce(run: object) -> None:
 
 
 def silence_transformers() -> None:
-    """What transformers says on its own account would hide what we say."""
+    """What transformers and others say on their own account would hide what we say."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    silence_extras()

@@ -24,7 +24,7 @@ from compacter.errors import CompacterError, ExperimentError
 from compacter.experiments.engines import Call, Ended
 
 START = "forkserver" if sys.platform == "linux" else "spawn"
-PRELOADED = ["compacter.training.run"]
+PRELOADED = ["compacter.experiments.quiet", "compacter.training.run"]
 PATIENCE = 5.0  # seconds that a process has to end when told to
 DEVICES = "CUDA_VISIBLE_DEVICES"
 

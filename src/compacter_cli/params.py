@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compacter.cli.output import console, print_json, table_of_numbers
 from compacter.paper import printed_figures
+from compacter_cli.output import console, print_json, table_of_numbers
 
 if TYPE_CHECKING:
     from compacter.methods.counting import Count, Formulas

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compacter.cli.flags import with_recipe
-from compacter.cli.output import console, print_json, table_of_numbers
 from compacter.errors import TrainingError
 from compacter.training.folder import recipe_file
 from compacter.training.recipe import DATA_KEYS, Recipe
+from compacter_cli.flags import with_recipe
+from compacter_cli.output import console, print_json, table_of_numbers
 
 if TYPE_CHECKING:
     from compacter.training.result import Result

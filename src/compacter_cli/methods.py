@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from compacter.cli.output import console, print_json
 from compacter.methods.table import METHODS
 from compacter.paper import printed_figures
+from compacter_cli.output import console, print_json
 
 
 def methods(

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from compacter.cli.output import print_json
-from compacter.cli.sweep import describe, told
 from compacter.experiments.overview import Overview
 from compacter.experiments.pace import Pace, clock
 from compacter.experiments.store import Store
+from compacter_cli.output import print_json
+from compacter_cli.sweep import describe, told
 
 
 def runs(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compacter.cli.output import console, print_json, table_of_numbers
 from compacter.errors import BenchError
+from compacter_cli.output import console, print_json, table_of_numbers
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from compacter.cli.output import console, print_json
 from compacter.tasks.table import BUILTIN_TASKS, TASKS, Task
+from compacter_cli.output import console, print_json
 
 EVERY = (*TASKS.values(), *BUILTIN_TASKS.values())
 

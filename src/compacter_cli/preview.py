@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from compacter.cli.flags import with_recipe
-from compacter.cli.output import console, print_json
 from compacter.training.recipe import DATA_KEYS, Recipe
+from compacter_cli.flags import with_recipe
+from compacter_cli.output import console, print_json
 
 if TYPE_CHECKING:
     from compacter.tasks import Example, Split

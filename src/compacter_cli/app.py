@@ -1,5 +1,5 @@
 """The Typer application. Commands import what they need when they run, so that `--help`,
-`methods` and `tasks` answer without importing torch."""
+`methods`, `tasks` and `inspect` answer without importing torch."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Annotated
 import typer
 
 import compacter
-from compacter.cli.bench import bench
-from compacter.cli.methods import methods
-from compacter.cli.params import params
-from compacter.cli.preview import preview
-from compacter.cli.recipes import recipes
-from compacter.cli.report import report
-from compacter.cli.runs import runs
-from compacter.cli.sweep import sweep
-from compacter.cli.tasks import tasks
-from compacter.cli.train import compare, evaluate, predict, train
+from compacter_cli.bench import bench
+from compacter_cli.inspect import inspect
+from compacter_cli.methods import methods
+from compacter_cli.params import params
+from compacter_cli.preview import preview
+from compacter_cli.recipes import recipes
+from compacter_cli.report import report
+from compacter_cli.runs import runs
+from compacter_cli.sweep import sweep
+from compacter_cli.tasks import tasks
+from compacter_cli.train import compare, evaluate, predict, train
 
 app = typer.Typer(
     name="compacter",
@@ -35,6 +36,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(predict)
 app.command()(compare)
+app.command()(inspect)
 app.command()(bench)
 app.command()(sweep)
 app.command()(runs)

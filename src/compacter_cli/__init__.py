@@ -24,9 +24,11 @@ def main() -> NoReturn:
 def _run() -> NoReturn:
     import typer
 
-    from compacter.cli.app import app
     from compacter.errors import CompacterError
+    from compacter.extras import silence_extras
+    from compacter_cli.app import app
 
+    silence_extras()
     usage_error: type[Exception] = typer.BadParameter.__bases__[0]  # also of unknown commands
     try:
         status = app(prog_name="compacter", standalone_mode=False)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compacter.cli.flags import with_recipe
-from compacter.cli.output import print_json
 from compacter.errors import ExperimentError
 from compacter.experiments.grid import Grid, parse_axis
 from compacter.experiments.pace import Pace, clock
 from compacter.experiments.store import STATES, Run, State, Store
+from compacter_cli.flags import with_recipe
+from compacter_cli.output import print_json
 
 if TYPE_CHECKING:
     from compacter.experiments.engines import Engine

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from compacter.cli.output import print_json
 from compacter.experiments.grid import ready_grids
 from compacter.training.recipe import ready_recipes
+from compacter_cli.output import print_json
 
 
 def recipes(
