@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-CODE := src tests examples benchmarks
+CODE := src tests examples benchmarks peft_suite
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 TORCH := $(shell grep '^torch==' constraints.txt)
 OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
@@ -16,7 +16,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser lint types pytest peers promises clean
+.PHONY: help demo test test-browser lint types pytest peft-suite abilities peers promises clean
 
 help: ## Show what can be made
 	@awk -F ': .*## ' '/^[a-z-]+: .*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,11 +39,17 @@ types: $(VENV)/.installed-test ## Check the types with mypy
 pytest: $(VENV)/.installed-test ## Run the tests, two at a time, without a network
 	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+peft-suite: $(VENV)/.installed-test ## Run PEFT's own tests with our methods: docs/peft-suite.md
+	@$(BIN)/python peft_suite/run.py
+
+abilities: $(VENV)/.installed-test ## Try what each method can do: docs/abilities.md
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python benchmarks/abilities.py
+
 peers: $(VENV)/.installed-test ## Time this package, PEFT's LoRA and `adapters` on the same work
 	@$(OFFLINE) $(BIN)/python benchmarks/peers/run.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 promises: $(VENV)/.installed-test ## Measure what is promised about time and memory, with verdicts
-	@$(OFFLINE) $(BIN)/python benchmarks/must_show.py
+	@$(OFFLINE) $(BIN)/python benchmarks/promises.py
 
 clean: ## Remove .venv and all that was built or cached
 	@rm -rf $(VENV) benchmarks/peers/.venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
