@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import torch
 from peft import LoraConfig, get_peft_model
-from torch import Tensor, nn
+from torch import nn
 
 from compacter.bench.work import adapted_copy
 from compacter.models import layer_norms
-from compacter.nn import bottleneck
-from compacter.tuners.bottleneck.layer import BottleneckLayer
 
 LORA_RANK = 8
 
@@ -27,8 +22,6 @@ def make(bare: nn.Module, name: str, **settings: Any) -> nn.Module:
     if name == "lora":
         config = LoraConfig(r=LORA_RANK, task_type="SEQ_2_SEQ_LM")
         return get_peft_model(frozen_copy(bare), config).train()
-    if name in FORMULAS:
-        return layer_by_layer(adapted_copy(bare, "compacter", settings), FORMULAS[name])
     return adapted_copy(bare, name, settings)
 
 
@@ -46,42 +39,3 @@ def norms_only(bare: nn.Module) -> nn.Module:
         for name, parameter in list(norm.named_parameters()):
             norm.register_parameter(name, nn.Parameter(parameter.detach().clone()))
     return model.train()
-
-
-Formula = Callable[[BottleneckLayer, str, Tensor], Tensor]
-
-
-def layer_by_layer(model: nn.Module, formula: Formula) -> nn.Module:
-    """The same adapters by a plain formula: each layer builds its matrices in every pass."""
-    for layer in model.modules():
-        if isinstance(layer, BottleneckLayer):
-            layer.adapt = partial(formula, layer)  # type: ignore[method-assign]
-    return model
-
-
-def _one_product(layer: BottleneckLayer, adapter: str, output: Tensor) -> Tensor:
-    """This package's formula for one layer, which makes the sum without its n terms."""
-    down, up = layer.projections(adapter)
-    A = layer.shared.get("A", adapter)
-    return bottleneck(output, down, layer.activations[adapter], up, A)
-
-
-def _n_products(layer: BottleneckLayer, adapter: str, output: Tensor) -> Tensor:
-    """The paper's equation as it stands: n Kronecker products, then their sum."""
-    A = layer.shared.get("A", adapter)
-    assert A is not None
-
-    def linear(x: Tensor, projection: Any) -> Tensor:
-        B = projection.s @ projection.t
-        products = torch.einsum("iab,ipq->iapbq", A, B)
-        W = products.reshape(len(A), projection.in_features, projection.out_features).sum(0)
-        return nn.functional.linear(x, W.t(), projection.bias)
-
-    down, up = layer.projections(adapter)
-    return output + linear(layer.activations[adapter](linear(output, down)), up)
-
-
-FORMULAS: dict[str, Formula] = {
-    "compacter, one product a layer": _one_product,
-    "compacter, n products a layer": _n_products,
-}
