@@ -17,7 +17,7 @@ class ArchitectureError(CompacterError):
 
 
 class AdapterError(CompacterError):
-    """tuners/: an adapter that cannot be added, merged, saved or loaded."""
+    """tuners/: an adapter that cannot be added, merged, saved, loaded or read."""
 
 
 class MethodError(CompacterError):
